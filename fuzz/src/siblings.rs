@@ -1,7 +1,7 @@
 //! What block servers, the daemon and the process that reads siblings say to each other.
 
 use bulkhead_formats::index::FileId;
-use bulkhead_formats::siblings::{Answer, Found, Hello, Read};
+use bulkhead_formats::peers::{Answer, Found, Hello, Read};
 
 /// A packet.
 pub fn siblings(bytes: &[u8]) {

@@ -2,7 +2,7 @@
 
 use bulkhead_blockd::transfer::{Receiver, Target};
 use bulkhead_core::cow::BLOCK_BYTES;
-use bulkhead_formats::part;
+use bulkhead_formats::staging;
 use bulkhead_formats::stream::{Checksums, Record, encode_head};
 
 use crate::input::{Input, scratch};
@@ -54,13 +54,13 @@ fn receive(stream: &[u8]) {
     }
     let dir = scratch();
     let part = dir.path().join("v.part");
-    if part::create(&part, header.content, header.base, header.size_bytes).is_err() {
+    if staging::create(&part, header.content, header.base, header.size_bytes).is_err() {
         assert!(header.base.is_some(), "an empty part can be made");
         return;
     }
     let target = Target::open(&part, &header);
     let whole = target.and_then(|target| receiver.receive(&target, |_| ())).is_ok();
-    let state = part::state(&part).expect("what was received can be looked at").expect("it is there");
+    let state = staging::state(&part).expect("what was received can be looked at").expect("it is there");
     assert_eq!((state.content, state.size), (header.content, header.size_bytes), "it is another part now");
     assert_eq!(state.received.is_none(), whole, "what is not whole counts as whole");
 }

@@ -1,4 +1,4 @@
-//! Makes a base of a part in which a file system was made: what holds zeroes becomes holes, and what is left gets a name that
+//! Makes a base of a staging file in which a file system was made: what holds zeroes becomes holes, and what is left gets a name that
 //! follows from it, so that equal bases are one.
 
 use std::io;
@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 use bulkhead_core::base;
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::units::Bytes;
-use bulkhead_formats::part::Part;
+use bulkhead_formats::staging::StagingFile;
 use bulkhead_sys::buffer::{Buffer, CHUNK, to_usize};
 use bulkhead_sys::extents::{self, Kind};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -16,12 +16,12 @@ use uuid::Uuid;
 
 use crate::transfer::{TransferError, ZEROES, failed, runs_of_blocks};
 
-/// Makes holes of the zeroes in a part. `progress` hears how much was read. Returns the name of what it holds.
+/// Makes holes of the zeroes in a staging file. `progress` hears how much was read. Returns the name of what it holds.
 ///
 /// # Errors
-/// [`TransferError`]; the part is as good as none then.
-pub fn seal(part: &Part, size: Bytes, mut progress: impl FnMut(Bytes)) -> Result<Uuid, TransferError> {
-    let file = part.file();
+/// [`TransferError`]; the staging file is as good as none then.
+pub fn seal(staging: &StagingFile, size: Bytes, mut progress: impl FnMut(Bytes)) -> Result<Uuid, TransferError> {
+    let file = staging.file();
     let mut ranges: Vec<Range<u64>> = Vec::new();
     let whole = |range: Range<u64>| range.start / BLOCK_BYTES * BLOCK_BYTES..range.end.next_multiple_of(BLOCK_BYTES);
     let found = extents::extents(file, 0..size.0, |range, kind| {
@@ -30,20 +30,20 @@ pub fn seal(part: &Part, size: Bytes, mut progress: impl FnMut(Bytes)) -> Result
             Some(last) if range.start < last.end => last.end = last.end.max(range.end),
             _ => ranges.push(range.clone()),
         }
-        if kind == Kind::Unwritten { punch(part, &range) } else { Ok(()) }
+        if kind == Kind::Unwritten { punch(staging, &range) } else { Ok(()) }
     });
-    found.map_err(failed("look for data in the part"))?;
+    found.map_err(failed("look for data in the staging file"))?;
     let (mut contents, mut buffer, mut read) = (base::Contents::new(size), Buffer::new(), 0);
     for range in ranges {
         let mut at = range.start;
         while at < range.end {
             let bytes = buffer.first(to_usize((range.end - at).min(CHUNK)));
-            file.read_exact_at(bytes, at).map_err(failed("read the part"))?;
+            file.read_exact_at(bytes, at).map_err(failed("read the staging file"))?;
             for run in runs_of_blocks(bytes) {
                 let place = at..at + run.len() as u64;
                 at = place.end;
                 if run.starts_with(&ZEROES) {
-                    punch(part, &place).map_err(failed("make a hole in the part"))?;
+                    punch(staging, &place).map_err(failed("make a hole in the staging file"))?;
                 } else {
                     contents.add(place.start, run);
                 }
@@ -55,7 +55,7 @@ pub fn seal(part: &Part, size: Bytes, mut progress: impl FnMut(Bytes)) -> Result
     Ok(contents.name())
 }
 
-fn punch(part: &Part, range: &Range<u64>) -> io::Result<()> {
+fn punch(staging: &StagingFile, range: &Range<u64>) -> io::Result<()> {
     let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    Ok(fallocate(part.file(), how, range.start, range.end - range.start)?)
+    Ok(fallocate(staging.file(), how, range.start, range.end - range.start)?)
 }

@@ -20,7 +20,7 @@ use bulkhead_formats::index::{
     IndexHead, KEY_BYTES,
 };
 use bulkhead_formats::layer::LayerError;
-use bulkhead_formats::part::open_direct;
+use bulkhead_formats::staging::open_direct;
 use bulkhead_sys::buffer::{Buffer, CHUNK, to_usize};
 use bulkhead_sys::loopdev::{self, LoopError};
 use bulkhead_sys::mount::{MountError, MountFlags, mount_nowhere};

@@ -19,8 +19,8 @@ mod flatten;
 mod image;
 pub mod index;
 mod layers;
+pub mod peers;
 mod share;
-pub mod siblings;
 pub mod transfer;
 mod volume;
 
@@ -57,7 +57,7 @@ use volume::Volume;
 /// Queues at most: each has a thread.
 const MAX_QUEUES: u16 = 4;
 
-/// The largest request. With [`servers::REQUESTS`] it is the memory that a server locks: 8 MiB, and up to as much for what siblings
+/// The largest request. With [`servers::REQUESTS`] it is the memory that a server locks: 8 MiB, and up to as much for what peers
 /// hand over.
 const MAX_IO_BYTES: u32 = 128 << 10;
 

@@ -1,7 +1,7 @@
-//! How a volume reads what lies on layers: through the host's page cache, from a sibling's, or from the disk; and what it counts of
+//! How a volume reads what lies on layers: through the host's page cache, from a peer's, or from the disk; and what it counts of
 //! that.
 //!
-//! A server asks the sibling reader ([`crate::siblings`]) for blocks that another volume of its sharing domain has read last, and
+//! A server asks the peer reader ([`crate::peers`]) for blocks that another volume of its sharing domain has read last, and
 //! waits for it for a moment only. Whatever goes wrong there, the layer has the blocks as well.
 
 mod pauses;
@@ -21,10 +21,10 @@ use bulkhead_core::error::chain;
 use bulkhead_core::heat::{Heat, HeatSource};
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::units::Bytes;
-use bulkhead_formats::servers::{self, SIBLINGS_SOCKET};
-use bulkhead_formats::siblings::{
+use bulkhead_formats::peers::{
     Answer, FOUND_BYTES, Found, Hello, MAX_BLOCKS, MAX_PACKET_BYTES, MEMORY_BYTES, Read, access,
 };
+use bulkhead_formats::servers::{self, PEERS_SOCKET};
 use bulkhead_sys::buffer::to_usize;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::shared::Shared as Memory;
@@ -36,7 +36,7 @@ use uuid::Uuid;
 use crate::image::ImageError;
 use pauses::Pauses;
 
-/// How long a sibling may need. A clone that reads the same at the same time is waited for: its read of the disk is under way, and
+/// How long a peer may need. A clone that reads the same at the same time is waited for: its read of the disk is under way, and
 /// this is what a busy spinning disk takes for some. One that hangs is found out by the next.
 static PATIENCE: Limit = Limit::milliseconds(500);
 
@@ -49,7 +49,7 @@ const COUNTS_EVERY: Duration = Duration::from_secs(1);
 /// Connections for each layer that are kept when nobody uses them: as many as are asked for together but for bursts.
 const IDLE_EACH: usize = 8;
 
-/// A layer that has an index, so that its blocks can be found in siblings.
+/// A layer that has an index, so that its blocks can be found in peers.
 #[derive(Debug)]
 struct Shared {
     content: Uuid,
@@ -58,7 +58,7 @@ struct Shared {
     table: File,
 }
 
-/// A connection to the sibling reader, for one read at a time. One that was given up is never used again, so that what is written to
+/// A connection to the peer reader, for one read at a time. One that was given up is never used again, so that what is written to
 /// its memory too late is read by nobody.
 #[derive(Debug)]
 struct Connection {
@@ -72,7 +72,7 @@ pub(crate) struct Share {
     /// The number of its device, by which it is known in tables.
     id: u32,
     domain: String,
-    /// The layers, the oldest first, with what siblings are asked by.
+    /// The layers, the oldest first, with what peers are asked by.
     layers: Vec<(Uuid, Option<Shared>)>,
     /// Connections that nobody uses at the moment, with the layers that they are for.
     idle: Mutex<Vec<(u8, Connection)>>,
@@ -102,7 +102,7 @@ impl Share {
         if spec.read_from.asks_peers() && layers.iter().all(|(_, shared)| shared.is_none()) {
             tracing::warn!(
                 how = %spec.read_from,
-                "no layer has an index, as those of imported images have: siblings cannot be asked"
+                "no layer has an index, as those of imported images have: peers cannot be asked"
             );
         }
         let heat = servers::heat_file(roots, spec.volume);
@@ -121,21 +121,21 @@ impl Share {
         })
     }
 
-    /// Reads what siblings have of a run of blocks of a layer, into the buffer from `at` on; returns what they do not have.
+    /// Reads what peers have of a run of blocks of a layer, into the buffer from `at` on; returns what they do not have.
     pub(crate) async fn read(&self, request: &Request<'_>, at: usize, run: Range<u64>, layer: u8) -> Vec<Range<u64>> {
         let shared = self.layers.get(usize::from(layer)).and_then(|(_, shared)| shared.as_ref());
         let count = (run.end - run.start) / BLOCK_BYTES;
         let Some(shared) = shared.filter(|_| count <= u64::from(MAX_BLOCKS)) else { return vec![run] };
         let mut missing = Vec::new();
         let mut open = self.may_ask();
-        for (blocks, sibling) in self.last_readers(shared, run.start / BLOCK_BYTES, count) {
+        for (blocks, peer) in self.last_readers(shared, run.start / BLOCK_BYTES, count) {
             let bytes = blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES;
             let place = at + to_usize(bytes.start - run.start);
-            let hits = match sibling.filter(|sibling| open && self.pauses().is_due(*sibling)) {
+            let hits = match peer.filter(|peer| open && self.pauses().is_due(*peer)) {
                 None => 0,
-                Some(sibling) => {
+                Some(peer) => {
                     let count = u32::try_from(blocks.end - blocks.start).unwrap_or(MAX_BLOCKS);
-                    let read = Read { block: blocks.start, count, sibling };
+                    let read = Read { block: blocks.start, count, peer };
                     self.ask(request, place, layer, shared, read).await.unwrap_or_else(|error| {
                         open = false;
                         self.ask_no_more(&error);
@@ -197,7 +197,7 @@ impl Share {
         // Of what is no file's nobody has anything; what is read ahead of directories and inodes can be a file's in part.
         let all = mask(read.count);
         if found.hits != 0 || found.of_files & all == all {
-            self.pauses().answered(read.sibling, found.hits != 0);
+            self.pauses().answered(read.peer, found.hits != 0);
         }
         // Only one on which nothing can come any more is used again.
         keep(&mut self.idle(), layer, connection);
@@ -214,7 +214,7 @@ impl Share {
         if let Some(connection) = idle {
             return Ok(connection);
         }
-        let socket = packet::connect_to(Path::new(SIBLINGS_SOCKET))?;
+        let socket = packet::connect_to(Path::new(PEERS_SOCKET))?;
         let (memory, descriptor) = Memory::create(MEMORY_BYTES)?;
         let hello = Hello::Read { content: shared.content, index: shared.index.clone(), domain: self.domain.clone() };
         // Nothing else is on its way, so that it need not wait.
@@ -234,10 +234,10 @@ impl Share {
     fn ask_no_more(&self, error: &io::Error) {
         let again = self.milliseconds() + u64::try_from(AGAIN.as_millis()).unwrap_or(0);
         let before = self.not_before.swap(again, Ordering::Relaxed);
-        // Where nobody listens, no sibling is there.
+        // Where nobody listens, no peer is there.
         let is_usual = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
         if !is_usual && before + 60_000 < again {
-            tracing::warn!(why = chain(error), "siblings are not asked for a moment");
+            tracing::warn!(why = chain(error), "peers are not asked for a moment");
         }
         // What is said on these may be too late.
         self.idle().clear();

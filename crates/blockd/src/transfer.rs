@@ -1,4 +1,4 @@
-//! Writes what a snapshot holds as a stream, and a stream into a part (docs/formats/stream.md).
+//! Writes what a snapshot holds as a stream, and a stream into a staging file (docs/formats/stream.md).
 //!
 //! Both go around the page cache, which keeps what tenants need, and neither needs memory beyond a buffer and the map of layers.
 //! Owns: the bytes of a stream, and which are sent. Does not: know volumes; what is done before and after is the daemon's.
@@ -15,7 +15,7 @@ use bulkhead_core::error::chain;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::Bytes;
 use bulkhead_formats::layer::{self, LayerError};
-use bulkhead_formats::part::{Part, PartState, open_direct};
+use bulkhead_formats::staging::{StagingFile, StagingState, open_direct};
 use bulkhead_formats::stream::{
     CHECKSUM_BYTES, Checksums, HEAD_BYTES, PREAMBLE_BYTES, Record, StreamError, decode_head, decode_header,
     encode_head, encode_header, header_len,
@@ -30,7 +30,7 @@ use uuid::Uuid;
 use crate::image::ImageError;
 use crate::layers::Layers;
 
-/// After how much data it is made durable, and noted how far the part is.
+/// After how much data it is made durable, and noted how far the staging file is.
 const DURABLE_EVERY: u64 = 64 << 20;
 
 /// A block of zeroes.
@@ -50,9 +50,9 @@ pub enum TransferError {
     /// What is sent could change.
     #[error("{} can be written to", .0.display())]
     Writable(PathBuf),
-    /// The part cannot be used.
+    /// The staging file cannot be used.
     #[error(transparent)]
-    Part(#[from] LayerError),
+    Staging(#[from] LayerError),
     /// The stream is damaged.
     #[error(transparent)]
     Stream(#[from] StreamError),
@@ -271,26 +271,26 @@ pub(crate) fn runs_of_blocks(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// A part that is received into. Nobody else can receive into it as long as this is there.
+/// A staging file that is received into. Nobody else can receive into it as long as this is there.
 #[derive(Debug)]
 pub struct Target {
-    part: Part,
-    before: PartState,
+    staging: StagingFile,
+    before: StagingState,
     below: Layers,
 }
 
 impl Target {
-    /// Opens a part that was made for a stream of this header.
+    /// Opens a staging file that was made for a stream of this header.
     ///
     /// # Errors
     /// [`TransferError`].
     pub fn open(path: &Path, header: &StreamHeader) -> Result<Self, TransferError> {
         let StreamHeader { content, base, size_bytes, start_bytes, .. } = *header;
-        let (part, before) = Part::resume(path, content, base, size_bytes, start_bytes)?;
+        let (staging, before) = StagingFile::resume(path, content, base, size_bytes, start_bytes)?;
         let below = layer::chain(path)?.unwrap_or_default();
         let open = |path: &Path| Ok(open_direct(path, OFlags::RDONLY | OFlags::NOATIME)?);
         let below = Layers::of(below.into_iter().rev().collect(), open)?;
-        Ok(Self { part, before, below })
+        Ok(Self { staging, before, below })
     }
 }
 
@@ -341,24 +341,24 @@ impl<R: Read> Receiver<R> {
         &self.header
     }
 
-    /// Reads the rest of the stream into a part that was opened for its header; `progress` hears how much data came. What came before an
+    /// Reads the rest of the stream into a staging file that was opened for its header; `progress` hears how much data came. What came before an
     /// error is kept, as far as it was verified.
     ///
     /// # Errors
     /// [`TransferError`].
     pub fn receive(&mut self, target: &Target, progress: impl FnMut(Bytes)) -> Result<(), TransferError> {
         let StreamHeader { content, start_bytes, .. } = self.header;
-        let Target { part, before, below } = target;
+        let Target { staging, before, below } = target;
         // What is there was verified and is durable: it is not written again.
         let have = before.received.map_or(u64::MAX, |received| received.0);
         let mut at = start_bytes.0;
-        match self.read_records(part, below, have, &mut at, progress) {
-            Ok(()) => Ok(part.reached(content, None)?),
+        match self.read_records(staging, below, have, &mut at, progress) {
+            Ok(()) => Ok(staging.reached(content, None)?),
             // After a failed write or sync only what was noted before is known to be there.
-            Err(error @ TransferError::Part(_)) => Err(error),
+            Err(error @ TransferError::Staging(_)) => Err(error),
             Err(error) => {
                 if at > have
-                    && let Err(unnoted) = part.reached(content, Some(Bytes(at)))
+                    && let Err(unnoted) = staging.reached(content, Some(Bytes(at)))
                 {
                     tracing::warn!(why = chain(&unnoted), "how far it came is not noted");
                 }
@@ -369,7 +369,7 @@ impl<R: Read> Receiver<R> {
 
     fn read_records(
         &mut self,
-        part: &Part,
+        staging: &StagingFile,
         below: &Layers,
         have: u64,
         at: &mut u64,
@@ -385,13 +385,13 @@ impl<R: Read> Receiver<R> {
                     read(&mut self.input, bytes)?;
                     self.verify(&head, bytes, offset)?;
                     let known = have.saturating_sub(offset).min(len);
-                    part.write(&bytes[to_usize(known)..], offset + known)?;
+                    staging.write(&bytes[to_usize(known)..], offset + known)?;
                     *at = offset + len;
                     sum += len;
                 }
                 Record::Zeroes { offset, len } => {
                     self.verify(&head, &[], offset)?;
-                    write_zeroes(part, below, offset.max(have)..offset + len, &mut buffer)?;
+                    write_zeroes(staging, below, offset.max(have)..offset + len, &mut buffer)?;
                     *at = offset + len;
                 }
                 Record::End => {
@@ -405,7 +405,7 @@ impl<R: Read> Receiver<R> {
             }
             progress(Bytes(sum));
             if *at >= durable.saturating_add(DURABLE_EVERY) {
-                part.reached(self.header.content, Some(Bytes(*at)))?;
+                staging.reached(self.header.content, Some(Bytes(*at)))?;
                 durable = *at;
             }
         }
@@ -422,7 +422,12 @@ impl<R: Read> Receiver<R> {
 }
 
 /// Writes zeroes where a layer below has something else; what is a hole reads as zeroes elsewhere.
-fn write_zeroes(part: &Part, below: &Layers, range: Range<u64>, buffer: &mut Buffer) -> Result<(), TransferError> {
+fn write_zeroes(
+    staging: &StagingFile,
+    below: &Layers,
+    range: Range<u64>,
+    buffer: &mut Buffer,
+) -> Result<(), TransferError> {
     if range.is_empty() {
         return Ok(());
     }
@@ -431,7 +436,7 @@ fn write_zeroes(part: &Part, below: &Layers, range: Range<u64>, buffer: &mut Buf
         while at < run.end {
             let bytes = buffer.first(to_usize((run.end - at).min(CHUNK)));
             bytes.fill(0);
-            part.write(bytes, at)?;
+            staging.write(bytes, at)?;
             at += bytes.len() as u64;
         }
     }

@@ -1,6 +1,6 @@
 //! `bulkhead blockd`: starts a block server in the background, for the daemon.
 
-use bulkhead_blockd::{siblings, start};
+use bulkhead_blockd::{peers, start};
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_sys::roots::Roots;
@@ -33,7 +33,7 @@ fn spec(text: &str) -> Result<ServeSpec, Fault> {
 /// # Errors
 /// When it cannot be started.
 pub(crate) fn siblings() -> Result<(), Fault> {
-    siblings::start(&Roots::host(), try_start_log)
+    peers::start(&Roots::host(), try_start_log)
         .map_err(|error| Fault::new(Code::Internal, "peer reader", chain(&error)))
 }
 

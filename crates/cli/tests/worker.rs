@@ -15,7 +15,7 @@ use bulkhead_core::model::FsKind;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::work::{COMMAND, MAX_MESSAGE_BYTES, Order, Outcome, ReceiveTask, Report, SendTask, Task, WorkSpec};
-use bulkhead_formats::part;
+use bulkhead_formats::staging;
 use bulkhead_formats::stream::{Checksums, Record, encode_head, encode_header};
 use bulkhead_sys::{packet, worker};
 use uuid::Uuid;
@@ -101,7 +101,7 @@ fn receive(part: &Path) -> Worker {
 
 fn made_part(dir: &tempfile::TempDir) -> PathBuf {
     let path = dir.path().join("v.part");
-    part::create(&path, header().content, None, header().size_bytes).unwrap();
+    staging::create(&path, header().content, None, header().size_bytes).unwrap();
     path
 }
 
@@ -118,7 +118,7 @@ fn a_stream_is_received_however_much_of_it_was_read_ahead() {
         socket.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(worker.next_report(), Report::Done(Outcome::Received));
         worker.ended();
-        assert_eq!(part::state(&path).unwrap().unwrap().received, None);
+        assert_eq!(staging::state(&path).unwrap().unwrap().received, None);
         assert_eq!(std::fs::read(&path).unwrap()[8192..12288], [7; 4096]);
     }
 }
@@ -141,7 +141,7 @@ fn an_interrupted_stream_keeps_the_received_data_and_a_second_worker_is_refused(
     assert!(fault.code == Code::Corrupt && fault.cause.contains("ends in the middle"), "{fault}");
     assert!(fault.hint.contains("`bulkhead volume receive p/v --token`"), "{fault:?}");
     worker.ended();
-    assert_eq!(part::state(&path).unwrap().unwrap().received, Some(Bytes(12288)));
+    assert_eq!(staging::state(&path).unwrap().unwrap().received, Some(Bytes(12288)));
 }
 
 #[test]

@@ -21,7 +21,7 @@ use bulkhead_core::model::{FsKind, IoMax, PoolSource};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::work::WorkSpec;
-use bulkhead_formats::part::PartState;
+use bulkhead_formats::staging::StagingState;
 use uuid::Uuid;
 
 use crate::conditions::Conditions;
@@ -227,7 +227,7 @@ pub trait Images {
     ///
     /// # Errors
     /// When it cannot be told.
-    fn part(&self, path: &Path) -> Result<Option<PartState>, Fault>;
+    fn part(&self, path: &Path) -> Result<Option<StagingState>, Fault>;
 
     /// Whether a staging file has not been in use for that long.
     ///

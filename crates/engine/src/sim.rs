@@ -31,7 +31,7 @@ use bulkhead_core::journal;
 use bulkhead_core::model::{FsKind, MountOptions, Provision};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::work::WorkSpec;
-use bulkhead_formats::part::{PartLayer, PartState};
+use bulkhead_formats::staging::{StagingLayer, StagingState};
 use uuid::Uuid;
 
 use self::lvm::{logical_volume, node, thin_pool};
@@ -68,7 +68,7 @@ struct World {
     /// Images that hold nothing of their own since they became, or were made, empty.
     empty: BTreeSet<PathBuf>,
     /// What is being received.
-    parts: BTreeMap<PathBuf, PartState>,
+    parts: BTreeMap<PathBuf, StagingState>,
     /// Where the volumes are mounted whose siblings read from them.
     siblings: BTreeMap<Uuid, PathBuf>,
     /// Which image is served as the device of which volume.
@@ -408,7 +408,7 @@ impl Sim {
             parts: world
                 .parts
                 .keys()
-                .filter(|path| world.part(path).is_some_and(|part| part.layer != PartLayer::Missing))
+                .filter(|path| world.part(path).is_some_and(|part| part.layer != StagingLayer::Missing))
                 .cloned()
                 .collect(),
         }

@@ -19,7 +19,7 @@ use bulkhead_core::units::Bytes;
 use bulkhead_core::volume;
 use bulkhead_core::work::{SendDevice, SendTask};
 use bulkhead_formats::layer::layer_path;
-use bulkhead_formats::part::{PartLayer, PartState};
+use bulkhead_formats::staging::{StagingLayer, StagingState};
 use bulkhead_sys::lvm;
 use uuid::Uuid;
 
@@ -180,8 +180,8 @@ impl Engine {
     }
 
     /// The state of a staging file, unless it has become a layer and only its name is left.
-    fn being_received(&self, part: &Path) -> Result<Option<PartState>, Fault> {
-        Ok(self.host().part(part)?.filter(|found| found.layer != PartLayer::Same))
+    fn being_received(&self, part: &Path) -> Result<Option<StagingState>, Fault> {
+        Ok(self.host().part(part)?.filter(|found| found.layer != StagingLayer::Same))
     }
 
     /// Makes a snapshot of what was received completely.
@@ -237,7 +237,7 @@ impl Engine {
             }
             let (_, part) = self.part_of(&volume.reference())?;
             let removed = self.host().part(&part).and_then(|found| {
-                let is_done = |found: PartState| found.received.is_none() && found.layer != PartLayer::Missing;
+                let is_done = |found: StagingState| found.received.is_none() && found.layer != StagingLayer::Missing;
                 let remove =
                     found.is_some_and(is_done).then_some(Action::Layer(LayerAction::RemovePart { path: part }));
                 self.executor.run_steps(remove.into_iter().collect(), false)
@@ -347,7 +347,7 @@ fn sent_header(snapshot: &Volume, content: Uuid, base: Option<Uuid>) -> StreamHe
     }
 }
 
-fn received_bytes(part: PartState) -> Bytes {
+fn received_bytes(part: StagingState) -> Bytes {
     part.received.unwrap_or(part.size)
 }
 

@@ -321,7 +321,9 @@ pub(crate) fn patiently<T>(mut operation: impl FnMut() -> Result<T, LayerError>)
     let give_up = std::time::Instant::now() + Duration::from_secs(10);
     loop {
         match operation() {
-            Err(LayerError::PartLocked { .. } | LayerError::NotAlone { .. }) if std::time::Instant::now() < give_up => {
+            Err(LayerError::StagingLocked { .. } | LayerError::NotAlone { .. })
+                if std::time::Instant::now() < give_up =>
+            {
                 std::thread::yield_now();
             }
             done => return done,

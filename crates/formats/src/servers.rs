@@ -25,10 +25,10 @@ use rustix::fs::{FlockOperation, flock, inotify};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::siblings::access;
+use crate::peers::access;
 
-/// The name of the sibling reader's socket in the directory of servers.
-pub const SIBLINGS_SOCKET: &str = "siblings.sock";
+/// The name of the peer reader's socket in the directory of servers.
+pub const PEERS_SOCKET: &str = "siblings.sock";
 
 /// The directory below that of servers in which they tell what they read from where.
 const HEAT_DIR: &str = "heat";
@@ -59,10 +59,10 @@ pub fn log_file(roots: &Roots, volume: Uuid) -> PathBuf {
     dir(roots).join(format!("{volume}.log"))
 }
 
-/// Where servers and the daemon find the sibling reader.
+/// Where servers and the daemon find the peer reader.
 #[must_use]
-pub fn siblings_socket(roots: &Roots) -> PathBuf {
-    dir(roots).join(SIBLINGS_SOCKET)
+pub fn peers_socket(roots: &Roots) -> PathBuf {
+    dir(roots).join(PEERS_SOCKET)
 }
 
 /// Where a volume's server tells what it has read from where.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bulkhead_core::cow::differing;
 use bulkhead_core::model::FsKind;
 use bulkhead_formats::layer::layer_path;
-use bulkhead_formats::part;
+use bulkhead_formats::staging;
 use uuid::Uuid;
 
 use super::*;
@@ -107,10 +107,10 @@ fn receive(dir: &Path, name: &str, stream: &[u8]) -> (Option<Bytes>, Result<(), 
     let path = dir.join(format!("{name}.part"));
     let received = Receiver::open(stream).and_then(|mut receiver| {
         let header = receiver.header().clone();
-        part::create(&path, header.content, header.base, header.size_bytes)?;
+        staging::create(&path, header.content, header.base, header.size_bytes)?;
         receiver.receive(&Target::open(&path, &header)?, |_| ())
     });
-    (part::state(&path).unwrap().and_then(|state| state.received), received)
+    (staging::state(&path).unwrap().and_then(|state| state.received), received)
 }
 
 #[test]
@@ -127,8 +127,8 @@ fn what_was_sent_is_what_was_there_whole_and_in_steps() {
             let name = format!("s{step}");
             receive(there.path(), &name, &stream).1.unwrap();
             let (part, image) = (there.path().join(format!("{name}.part")), there.path().join(format!("{name}.img")));
-            part::publish(&part, &image).unwrap();
-            part::remove(&part).unwrap();
+            staging::publish(&part, &image).unwrap();
+            staging::remove(&part).unwrap();
             let wanted = content(&here.paths(&layers)[0]);
             assert!(content(&image) == wanted, "seed {seed}, step {step}");
             // All at once it is the same.
@@ -150,7 +150,7 @@ fn a_snapshot_is_a_base_for_one_beside_it() {
     // Another image on the first layer.
     let image = here.dir.path().join("v.img");
     fs::remove_file(&image).unwrap();
-    part::create(&here.dir.path().join("w.part"), Uuid::from_u128(1), Some(trunk[0]), Bytes(SIZE)).unwrap();
+    staging::create(&here.dir.path().join("w.part"), Uuid::from_u128(1), Some(trunk[0]), Bytes(SIZE)).unwrap();
     fs::rename(here.dir.path().join("w.part"), &image).unwrap();
     here.chain = trunk;
     here.write(10);
@@ -159,7 +159,7 @@ fn a_snapshot_is_a_base_for_one_beside_it() {
     for (name, stream) in [("one", here.stream(&one, None, 0)), ("two", here.stream(&two, Some(&one), 0))] {
         receive(there.path(), name, &stream).1.unwrap();
         let part = there.path().join(format!("{name}.part"));
-        part::publish(&part, &there.path().join(format!("{name}.img"))).unwrap();
+        staging::publish(&part, &there.path().join(format!("{name}.img"))).unwrap();
     }
     assert!(content(&there.path().join("one.img")) == content(&here.paths(&one)[0]));
     assert!(content(&there.path().join("two.img")) == content(&here.paths(&two)[0]));
@@ -246,8 +246,8 @@ fn a_thin_pool_sends_what_is_mapped_and_what_no_longer_is() {
             let rest = now.stream(dir.path(), before.as_ref(), reached.unwrap_or(Bytes(0)));
             receive(dir.path(), "v", &rest).1.unwrap();
             let (part, image) = (dir.path().join("v.part"), dir.path().join(format!("v{step}.img")));
-            part::publish(&part, &image).unwrap();
-            part::remove(&part).unwrap();
+            staging::publish(&part, &image).unwrap();
+            staging::remove(&part).unwrap();
             assert!(content(&image) == now.content(), "seed {seed}, step {step}");
             before = Some(now);
         }
@@ -263,7 +263,7 @@ fn an_interrupted_stream_goes_on_from_any_place() {
     let layers = here.snapshot();
     let there = tempfile::tempdir().unwrap();
     receive(there.path(), "base", &here.stream(&base, None, 0)).1.unwrap();
-    part::publish(&there.path().join("base.part"), &there.path().join("base.img")).unwrap();
+    staging::publish(&there.path().join("base.part"), &there.path().join("base.img")).unwrap();
     let whole = here.stream(&layers, Some(&base), 0);
     let wanted = content(&here.paths(&layers)[0]);
     let mut offsets = BTreeSet::new();
@@ -277,7 +277,7 @@ fn an_interrupted_stream_goes_on_from_any_place() {
         done.unwrap();
         let part = there.path().join("v.part");
         assert!(rest.is_none() && content(&part) == wanted, "cut at {cut}");
-        part::remove(&part).unwrap();
+        staging::remove(&part).unwrap();
     }
     assert!(offsets.len() > 5, "{offsets:?}");
 }
@@ -301,7 +301,7 @@ fn a_changed_byte_is_found_wherever_it_is() {
             // What is there is right, as far as it goes.
             let upto = usize::try_from(reached.unwrap().0).unwrap();
             assert!(content(&part)[..upto] == wanted[..upto], "byte {at}");
-            part::remove(&part).unwrap();
+            staging::remove(&part).unwrap();
         }
     }
     let longer = [&stream[..], b"x"].concat();
@@ -335,11 +335,11 @@ fn what_is_there_is_not_written_again() {
     assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), before);
     assert!(content(&path) == content(&here.paths(&layers)[0]));
     // In part: what follows is written, from the middle of a record on.
-    part::remove(&path).unwrap();
+    staging::remove(&path).unwrap();
     receive(there.path(), "v", &stream[..stream.len() / 2]).1.unwrap_err();
-    let reached = part::state(&path).unwrap().unwrap().received.unwrap();
+    let reached = staging::state(&path).unwrap().unwrap().received.unwrap();
     let middle = reached.0 - BLOCK_BYTES;
-    Part::open(&path).unwrap().reached(layers[0], Some(Bytes(middle))).unwrap();
+    StagingFile::open(&path).unwrap().reached(layers[0], Some(Bytes(middle))).unwrap();
     receive(there.path(), "v", &stream).1.unwrap();
     assert!(content(&path) == content(&here.paths(&layers)[0]));
 }
@@ -353,17 +353,17 @@ fn what_was_given_up_meanwhile_is_not_gone_on_with() {
     let there = tempfile::tempdir().unwrap();
     let path = there.path().join("v.part");
     receive(there.path(), "v", &stream[..stream.len() / 2]).1.unwrap_err();
-    let reached = part::state(&path).unwrap().unwrap().received.unwrap();
+    let reached = staging::state(&path).unwrap().unwrap().received.unwrap();
     assert!(reached > Bytes(0));
     let rest = here.stream(&layers, None, reached.0);
     let mut receiver = Receiver::open(&rest[..]).unwrap();
-    part::remove(&path).unwrap();
-    part::create(&path, layers[0], None, Bytes(SIZE)).unwrap();
+    staging::remove(&path).unwrap();
+    staging::create(&path, layers[0], None, Bytes(SIZE)).unwrap();
     let header = receiver.header().clone();
     let error = Target::open(&path, &header).and_then(|target| receiver.receive(&target, |_| ()));
-    assert!(matches!(error, Err(TransferError::Part(LayerError::GivenUp { .. }))), "{error:?}");
+    assert!(matches!(error, Err(TransferError::Staging(LayerError::Discarded { .. }))), "{error:?}");
     // What is there is not forgotten when it is sent again from an earlier place, and that is cut off.
     receive(there.path(), "v", &stream[..stream.len() / 2]).1.unwrap_err();
     receive(there.path(), "v", &stream[..stream.len() / 4]).1.unwrap_err();
-    assert_eq!(part::state(&path).unwrap().unwrap().received, Some(reached));
+    assert_eq!(staging::state(&path).unwrap().unwrap().received, Some(reached));
 }

@@ -14,7 +14,7 @@ use bulkhead_core::units::Bytes;
 use bulkhead_core::work::{ImportTask, MIN_BASE_BYTES, Order, Outcome, Report, Staged};
 use bulkhead_engine::kernel::layer_errors;
 use bulkhead_formats::layer::LayerError;
-use bulkhead_formats::part::{Part, index_of};
+use bulkhead_formats::staging::{StagingFile, index_of};
 use bulkhead_image::{ImportError, Platform, Tree, Wanted, stage};
 use bulkhead_sys::fsutil::{self, FsError, TreeOptions};
 use bulkhead_sys::loopdev::LoopError;
@@ -53,7 +53,7 @@ pub(super) fn run(task: ImportTask, daemon: &mut Daemon) -> Result<Outcome, Faul
 #[derive(Debug, thiserror::Error)]
 enum MakeError {
     #[error(transparent)]
-    Part(#[from] LayerError),
+    Staging(#[from] LayerError),
     #[error(transparent)]
     Fs(#[from] FsError),
     #[error(transparent)]
@@ -69,8 +69,8 @@ enum MakeError {
 impl MakeError {
     /// Whether another worker uses the staging file or has replaced it; the file must not be discarded then.
     fn is_used_elsewhere(&self) -> bool {
-        use LayerError::{GivenUp, OtherPart, PartLocked};
-        matches!(self, Self::Part(PartLocked { .. } | OtherPart { .. } | GivenUp { .. }))
+        use LayerError::{Discarded, OtherStaging, StagingLocked};
+        matches!(self, Self::Staging(StagingLocked { .. } | OtherStaging { .. } | Discarded { .. }))
     }
 
     fn fault(&self, object: &str) -> Fault {
@@ -94,7 +94,7 @@ impl MakeError {
             (error, _) if error.is_used_elsewhere() => {
                 (Code::InUse, "wait until the other import has ended, or choose another name")
             }
-            (Self::Part(error @ (LayerError::Missing { .. } | LayerError::Changed { .. })), _) => {
+            (Self::Staging(error @ (LayerError::Missing { .. } | LayerError::Changed { .. })), _) => {
                 layer_errors::code_and_hint(error)
             }
             _ => (Code::Internal, "import it again"),
@@ -107,7 +107,7 @@ impl MakeError {
 fn make(part: &Path, tree: &Tree, size: Bytes, mut progress: impl FnMut(Bytes)) -> Result<Uuid, MakeError> {
     let scratch = tree.scratch()?;
     // Opened first, because opening takes the lock.
-    let (opened, _) = Part::resume(part, IMPORTING, None, size, Bytes(0))?;
+    let (opened, _) = StagingFile::resume(part, IMPORTING, None, size, Bytes(0))?;
     // Remains of an interrupted import.
     let emptied = opened.file().set_len(0).and_then(|()| opened.file().set_len(size.0));
     emptied.map_err(|error| MakeError::Io("empty the staging file", error))?;

@@ -37,7 +37,7 @@ fn open(part: &Path, header: &StreamHeader) -> Result<Target, TransferError> {
     let deadline = Instant::now() + RELEASE_TIMEOUT;
     loop {
         match Target::open(part, header) {
-            Err(TransferError::Part(LayerError::PartLocked { .. })) if Instant::now() < deadline => {
+            Err(TransferError::Staging(LayerError::StagingLocked { .. })) if Instant::now() < deadline => {
                 process::pause(PAUSE)
             }
             opened => return opened,
@@ -66,7 +66,7 @@ fn receive(
 #[cfg(test)]
 mod tests {
     use bulkhead_core::model::FsKind;
-    use bulkhead_formats::part;
+    use bulkhead_formats::staging;
     use bulkhead_formats::stream::encode_header;
     use uuid::Uuid;
 
@@ -88,8 +88,8 @@ mod tests {
     fn a_stream_with_another_header_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (path, volume) = (dir.path().join("v.part"), "p/v".parse().unwrap());
-        part::create(&path, header().content, None, header().size_bytes).unwrap();
-        let before = part::state(&path).unwrap();
+        staging::create(&path, header().content, None, header().size_bytes).unwrap();
+        let before = staging::state(&path).unwrap();
         let target = open(&path, &header()).unwrap();
         let code = |stream: &[u8]| receive(stream, &volume, &header(), &target, |_| ()).unwrap_err().code;
         let larger = StreamHeader { size_bytes: Bytes(1 << 40), ..header() };
@@ -100,6 +100,6 @@ mod tests {
         // Nor is anything else that is not a stream, or a truncated one.
         assert_eq!(code(b"just text, and as long as a preamble"), Code::Corrupt);
         assert_eq!(code(&encode_header(&header()).unwrap()), Code::Corrupt);
-        assert_eq!(part::state(&path).unwrap(), before);
+        assert_eq!(staging::state(&path).unwrap(), before);
     }
 }

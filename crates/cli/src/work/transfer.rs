@@ -34,11 +34,11 @@ pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, hint: &str) -> Fa
         }
         (TransferError::Stream(_) | TransferError::CutOff | TransferError::TooLong, _) => (Code::Corrupt, same),
         (
-            TransferError::Part(LayerError::File(_)) | TransferError::Layers(ImageError::Layers(LayerError::File(_))),
+            TransferError::Staging(LayerError::File(_)) | TransferError::Layers(ImageError::Layers(LayerError::File(_))),
             _,
         ) => (Code::Internal, same),
-        (TransferError::Part(LayerError::PartLocked { .. }), _) => (Code::InUse, same),
-        (TransferError::Part(error) | TransferError::Layers(ImageError::Layers(error)), _) => {
+        (TransferError::Staging(LayerError::StagingLocked { .. }), _) => (Code::InUse, same),
+        (TransferError::Staging(error) | TransferError::Layers(ImageError::Layers(error)), _) => {
             let (code, hint) = layer_errors::code_and_hint(error);
             (code, hint.to_owned())
         }
@@ -59,10 +59,10 @@ pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, hint: &str) -> Fa
     };
     let fault = Fault::new(code, format!("volume {volume}"), chain(error)).hint(hint);
     match error {
-        TransferError::Part(LayerError::GivenUp { .. }) => {
+        TransferError::Staging(LayerError::Discarded { .. }) => {
             fault.reason(Reason::ReceiveIncomplete { volume: volume.clone() })
         }
-        TransferError::Part(error) | TransferError::Layers(ImageError::Layers(error)) => {
+        TransferError::Staging(error) | TransferError::Layers(ImageError::Layers(error)) => {
             match layer_errors::reason(error) {
                 Some(reason) => fault.reason(reason),
                 None => fault,

@@ -8,8 +8,8 @@ use bulkhead_core::cow::LayersView;
 use bulkhead_core::error::Fault;
 use bulkhead_core::merge::LayerTree;
 use bulkhead_core::units::Bytes;
-use bulkhead_formats::part::PartState;
-use bulkhead_formats::{layer, merge, part};
+use bulkhead_formats::staging::StagingState;
+use bulkhead_formats::{layer, merge, staging};
 use bulkhead_sys::{block, file, image};
 
 use super::Kernel;
@@ -82,11 +82,11 @@ impl Images for Kernel {
         merge::tree(directory).map_err(|e| e.fault(file_object(directory)))
     }
 
-    fn part(&self, path: &Path) -> Result<Option<PartState>, Fault> {
-        part::state(path).map_err(|e| e.fault(file_object(path)))
+    fn part(&self, path: &Path) -> Result<Option<StagingState>, Fault> {
+        staging::state(path).map_err(|e| e.fault(file_object(path)))
     }
 
     fn part_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault> {
-        part::is_abandoned(path, for_at_least).map_err(|e| e.fault(file_object(path)))
+        staging::is_abandoned(path, for_at_least).map_err(|e| e.fault(file_object(path)))
     }
 }

@@ -23,14 +23,14 @@ pub fn code_and_hint(error: &LayerError) -> (Code, &'static str) {
             (Code::Unsupported, "use a pool on ext4 or XFS with blocks of 4096 bytes, or on an LVM thin pool")
         }
         LayerError::Locked { .. } => (Code::InUse, "its server does not end: the daemon's log and `dmesg` say more"),
-        LayerError::NoBase { .. } | LayerError::GivenUp { .. } => (Code::NotFound, ""),
-        LayerError::OtherPart { .. } => (Code::AlreadyExists, ""),
-        LayerError::PartLocked { .. } => (Code::InUse, "wait until it is done, or end it"),
-        LayerError::NoPart { .. } => {
+        LayerError::NoBase { .. } | LayerError::Discarded { .. } => (Code::NotFound, ""),
+        LayerError::OtherStaging { .. } => (Code::AlreadyExists, ""),
+        LayerError::StagingLocked { .. } => (Code::InUse, "wait until it is done, or end it"),
+        LayerError::NotStaging { .. } => {
             (Code::HasData, "it is not ours: move it out of the pool's directory, or choose another name")
         }
         LayerError::NotAlone { .. } => (Code::InUse, "they stay as they are; it is tried again later"),
-        LayerError::NotWhole { .. } => (Code::InvalidArgument, "receive what is missing"),
+        LayerError::Incomplete { .. } => (Code::InvalidArgument, "receive what is missing"),
     }
 }
 
@@ -40,8 +40,8 @@ pub fn reason(error: &LayerError) -> Option<Reason> {
     match error {
         LayerError::TooMany { .. } => Some(Reason::TooManyLayers),
         LayerError::NoBase { .. } => Some(Reason::BaseMissing),
-        LayerError::OtherPart { .. } => Some(Reason::OtherReceived),
-        LayerError::GivenUp { .. } => Some(Reason::ReceiveGivenUp),
+        LayerError::OtherStaging { .. } => Some(Reason::OtherReceived),
+        LayerError::Discarded { .. } => Some(Reason::ReceiveGivenUp),
         _ => None,
     }
 }

@@ -11,7 +11,7 @@ use bulkhead_core::backend::NEW_SUFFIX;
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_formats::layer::{self, LayerError};
-use bulkhead_formats::{merge, part, servers};
+use bulkhead_formats::{merge, servers, staging};
 use bulkhead_sys::{file, process};
 
 use super::Kernel;
@@ -27,15 +27,17 @@ impl Kernel {
         use LayerAction as A;
         match action {
             A::CreatePart { path, content, base, size_bytes } => self.making_layers(|| {
-                part::create(path, *content, *base, *size_bytes)
+                staging::create(path, *content, *base, *size_bytes)
                     .map(Outcome::changed)
                     .map_err(|e| e.fault(file_object(path)))
             }),
             A::PublishPart { path, image } => self.making_layers(|| {
-                part::publish(path, image).map_err(|e| e.fault(file_object(path)))?;
+                staging::publish(path, image).map_err(|e| e.fault(file_object(path)))?;
                 Ok(Outcome::DONE)
             }),
-            A::RemovePart { path } => part::remove(path).map(Outcome::changed).map_err(|e| e.fault(file_object(path))),
+            A::RemovePart { path } => {
+                staging::remove(path).map(Outcome::changed).map_err(|e| e.fault(file_object(path)))
+            }
             A::SweepLayers { directory } => Ok(self.sweep_layers(directory)),
             A::SetLayersApart { directory, layers, names } => {
                 self.alone_with_layers(directory, || merge::set_apart(directory, layers, names))

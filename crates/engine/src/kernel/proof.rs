@@ -61,7 +61,7 @@ impl Kernel {
                     device: DeviceRef::Image { image, .. }, volume, ..
                 }) => {
                     if let Attached::Served(_) = self.attached(image, *volume).ok()?? {
-                        let reader = packet::connect_to(&servers::siblings_socket(&self.roots)).ok()?;
+                        let reader = packet::connect_to(&servers::peers_socket(&self.roots)).ok()?;
                         proof.reader = Some(packet::peer(&reader).ok()??);
                     }
                 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use bulkhead_core::action::DeviceRef;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::reason::Reason;
+use bulkhead_formats::peers::{Answer, Hello, MAX_PACKET_BYTES};
 use bulkhead_formats::servers;
-use bulkhead_formats::siblings::{Answer, Hello, MAX_PACKET_BYTES};
 use bulkhead_sys::packet;
 use bulkhead_sys::process::Handle;
 use bulkhead_sys::tool::Tool;
@@ -78,7 +78,7 @@ impl Kernel {
 
     /// Sends a message to the peer reader and returns whether it changed anything; `None` if there is no reader.
     fn tell_reader(&self, hello: &Hello, root: Option<&File>) -> Result<Option<bool>, Silent> {
-        let socket = match packet::connect_to(&servers::siblings_socket(&self.roots)) {
+        let socket = match packet::connect_to(&servers::peers_socket(&self.roots)) {
             Ok(socket) => socket,
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 return Ok(None);

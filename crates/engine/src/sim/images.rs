@@ -9,7 +9,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::merge::LayerTree;
 use bulkhead_core::model::Provision;
 use bulkhead_core::units::Bytes;
-use bulkhead_formats::part::PartState;
+use bulkhead_formats::staging::StagingState;
 
 use super::{Sim, World};
 use crate::host::Images;
@@ -101,7 +101,7 @@ impl Images for Sim {
         Ok(self.world().layer_tree())
     }
 
-    fn part(&self, path: &Path) -> Result<Option<PartState>, Fault> {
+    fn part(&self, path: &Path) -> Result<Option<StagingState>, Fault> {
         Ok(self.world().part(path))
     }
 

@@ -10,7 +10,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::merge::{Layer, LayerTree};
 use bulkhead_core::model::FsKind;
 use bulkhead_core::units::Bytes;
-use bulkhead_formats::part::{PartLayer, PartState};
+use bulkhead_formats::staging::{StagingLayer, StagingState};
 use uuid::Uuid;
 
 use super::{FileSystem, World};
@@ -25,14 +25,14 @@ impl World {
                 if missing.is_some() {
                     return Err(Fault::new(Code::NotFound, path.display(), "its base is missing"));
                 }
-                let new = PartState {
+                let new = StagingState {
                     content: *content,
                     base: *base,
                     size: *size_bytes,
                     received: Some(Bytes(0)),
-                    layer: PartLayer::Missing,
+                    layer: StagingLayer::Missing,
                 };
-                let is_new = self.part(path).is_none_or(|part| part.layer == PartLayer::Same);
+                let is_new = self.part(path).is_none_or(|part| part.layer == StagingLayer::Same);
                 if is_new {
                     self.parts.insert(path.clone(), new);
                 }
@@ -42,7 +42,7 @@ impl World {
                 let part = self.parts.get_mut(path).expect("it is being received");
                 assert!(part.received.is_none(), "a part was published that is not whole");
                 let layer = self.below.entry(PathBuf::from(part.content.to_string()));
-                part.layer = if matches!(layer, Entry::Vacant(_)) { PartLayer::Same } else { PartLayer::Other };
+                part.layer = if matches!(layer, Entry::Vacant(_)) { StagingLayer::Same } else { StagingLayer::Other };
                 layer.or_insert(part.base);
                 self.below.insert(image.clone(), Some(part.content));
                 let fs = Some(FileSystem::new(FsKind::Ext4, part.size));
@@ -106,14 +106,14 @@ impl World {
         tree
     }
 
-    pub(super) fn part(&self, path: &Path) -> Option<PartState> {
+    pub(super) fn part(&self, path: &Path) -> Option<StagingState> {
         let part = self.parts.get(path)?;
         let has_layer = self.below.contains_key(&PathBuf::from(part.content.to_string()));
         let layer = match part.layer {
-            _ if !has_layer => PartLayer::Missing,
-            PartLayer::Same => PartLayer::Same,
-            _ => PartLayer::Other,
+            _ if !has_layer => StagingLayer::Missing,
+            StagingLayer::Same => StagingLayer::Same,
+            _ => StagingLayer::Other,
         };
-        Some(PartState { layer, ..*part })
+        Some(StagingState { layer, ..*part })
     }
 }

@@ -15,7 +15,7 @@ use super::{LayerError, index_path, layer_path, open};
 
 /// A file of a pool's directory that lies on a layer, or belongs to one.
 pub(crate) enum Member {
-    /// An image or a part.
+    /// An image or a staging file.
     Image,
     /// An image that is being made, or was left.
     New(PathBuf),

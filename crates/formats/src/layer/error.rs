@@ -80,37 +80,37 @@ pub enum LayerError {
         /// The file.
         path: PathBuf,
     },
-    /// The layer that a part is to lie on is not there.
+    /// The layer that a staging file is to lie on is not there.
     #[error("there is no layer {layer} for {path} to lie on")]
     NoBase {
-        /// The part.
+        /// The staging file.
         path: PathBuf,
         /// The layer.
         layer: Uuid,
     },
     /// Something else is being received.
     #[error("{path} is what was received of {content} so far")]
-    OtherPart {
-        /// The part.
+    OtherStaging {
+        /// The staging file.
         path: PathBuf,
         /// What is being received.
         content: Uuid,
     },
-    /// Another process receives into a part.
+    /// Another process receives into a staging file.
     #[error("another process receives into {path}")]
-    PartLocked {
-        /// The part.
+    StagingLocked {
+        /// The staging file.
         path: PathBuf,
     },
     /// What was received so far is not there any more.
     #[error("what was received so far into {path} was given up meanwhile")]
-    GivenUp {
-        /// The part.
+    Discarded {
+        /// The staging file.
         path: PathBuf,
     },
-    /// A file has the name of a part, and is somebody else's.
-    #[error("{path} has data and does not say that it is a part")]
-    NoPart {
+    /// A file has the name of a staging file, and is somebody else's.
+    #[error("{path} has data and does not say that it is a staging file")]
+    NotStaging {
         /// The file.
         path: PathBuf,
     },
@@ -120,10 +120,10 @@ pub enum LayerError {
         /// Where they are.
         directory: PathBuf,
     },
-    /// A part is not there, or not whole.
+    /// A staging file is not there, or not whole.
     #[error("{path} is not whole")]
-    NotWhole {
-        /// The part.
+    Incomplete {
+        /// The staging file.
         path: PathBuf,
     },
 }

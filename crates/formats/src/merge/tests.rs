@@ -196,7 +196,7 @@ fn root_layers_that_something_came_to_lie_on_stay_as_they_are() {
     let (dir, path) = three();
     let run = the_run(dir.path());
     let part = dir.path().join("r.part");
-    crate::part::create(&part, id(50), Some(id(1)), Bytes(BLOCKS * BLOCK_BYTES)).unwrap();
+    crate::staging::create(&part, id(50), Some(id(1)), Bytes(BLOCKS * BLOCK_BYTES)).unwrap();
     let names = run.renamed(Uuid::new_v4);
     let refused = set_apart(dir.path(), &run.layers, &names.layers).unwrap_err();
     assert!(matches!(refused, LayerError::NotAlone { .. }), "{refused}");
@@ -210,7 +210,7 @@ fn root_layers_that_something_came_to_lie_on_stay_as_they_are() {
     // It finds nothing of what it was to copy.
     assert!(copy(dir.path(), &run.layers, run.into).is_err());
     // A stream that is based on what the layer was does not find what it becomes.
-    let missing = crate::part::create(&part, id(50), Some(id(1)), Bytes(BLOCKS * BLOCK_BYTES)).unwrap_err();
+    let missing = crate::staging::create(&part, id(50), Some(id(1)), Bytes(BLOCKS * BLOCK_BYTES)).unwrap_err();
     assert!(matches!(missing, LayerError::NoBase { .. }), "{missing}");
     // The volume and its layers go while they are being copied.
     copy(dir.path(), &apart.layers, apart.into).unwrap();

@@ -1,4 +1,4 @@
-//! One read from a sibling: which file of its has the blocks, whether they are in memory, and whether they are what the base has.
+//! One read from a peer: which file of its has the blocks, whether they are in memory, and whether they are what the base has.
 
 use std::fs::File;
 use std::io;
@@ -11,10 +11,10 @@ use bulkhead_sys::{handle, pagecache};
 
 use crate::index::{Index, Place};
 
-/// Fills `bytes` with blocks of the base, as far as a file in the sibling's memory has them as they are in the base; returns a bit
+/// Fills `bytes` with blocks of the base, as far as a file in the peer's memory has them as they are in the base; returns a bit
 /// for each, and a bit for each that is a file's. What cannot be looked at is not there.
 ///
-/// What the sibling has written to its file since is not taken: the hash tells. Time stamps cannot, after a crash they may be older
+/// What the peer has written to its file since is not taken: the hash tells. Time stamps cannot, after a crash they may be older
 /// than what they speak of.
 pub(super) fn look_up(index: &Index, root: &OwnedFd, first: u64, bytes: &mut [u8]) -> (u32, u32) {
     let count = bytes.len() as u64 / BLOCK_BYTES;

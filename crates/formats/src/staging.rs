@@ -1,4 +1,4 @@
-//! Parts: images in the making, into which a snapshot is received that is sent from elsewhere. A part lies on the layer that the
+//! Staging files: images in the making, into which a snapshot from another host is received. A staging file lies on the layer that the
 //! stream is based on, if any, and becomes a layer itself when it is whole.
 //!
 //! How far it is, is an extended attribute of it (docs/formats/stream.md), which is written after the data that it speaks of is
@@ -34,7 +34,7 @@ const MAX_ATTRIBUTE_BYTES: usize = 128;
 
 /// How far the receiver of a stream is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PartState {
+pub struct StagingState {
     /// What is received: the UUID of the layer that it becomes.
     pub content: Uuid,
     /// The layer that it lies on.
@@ -44,30 +44,30 @@ pub struct PartState {
     /// Everything before this offset is there; `None` when nothing is missing.
     pub received: Option<Bytes>,
     /// Whether there is a layer of the same content.
-    pub layer: PartLayer,
+    pub layer: StagingLayer,
 }
 
-/// What layer there is of the content of a part.
+/// What layer there is of the content of a staging file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PartLayer {
+pub enum StagingLayer {
     /// None.
     Missing,
     /// Another file: it was received before.
     Other,
-    /// The file of the part, on which volumes lie: nobody may write to it any more.
+    /// The file of the staging file, on which volumes lie: nobody may write to it any more.
     Same,
 }
 
-/// Makes an empty part, if it is not there; one of the same content stays as it is. Returns whether it was made.
+/// Makes an empty staging file, if it is not there; one of the same content stays as it is. Returns whether it was made.
 ///
 /// # Errors
 /// [`LayerError`]: also when its base is missing, or something else is being received under its name.
 pub fn create(path: &Path, content: Uuid, base: Option<Uuid>, size: Bytes) -> Result<bool, LayerError> {
     match state(path)? {
         // All was done with it but to remove this name of it.
-        Some(found) if found.layer == PartLayer::Same => drop(remove(path)?),
+        Some(found) if found.layer == StagingLayer::Same => drop(remove(path)?),
         Some(found) if (found.content, found.base, found.size) == (content, base, size) => return Ok(false),
-        Some(found) => return Err(LayerError::OtherPart { path: path.to_owned(), content: found.content }),
+        Some(found) => return Err(LayerError::OtherStaging { path: path.to_owned(), content: found.content }),
         None => {}
     }
     if let Some(base) = base
@@ -93,11 +93,11 @@ pub fn create(path: &Path, content: Uuid, base: Option<Uuid>, size: Bytes) -> Re
     made.map(|()| true)
 }
 
-/// How far a part is; `None` when there is none.
+/// How far a staging file is; `None` when there is none.
 ///
 /// # Errors
 /// [`LayerError`].
-pub fn state(path: &Path) -> Result<Option<PartState>, LayerError> {
+pub fn state(path: &Path) -> Result<Option<StagingState>, LayerError> {
     let file = match layer::open(path, OFlags::RDONLY) {
         Err(error) if error.is_not_found() => return Ok(None),
         opened => opened?,
@@ -118,36 +118,36 @@ pub fn state(path: &Path) -> Result<Option<PartState>, LayerError> {
     let metadata = file.metadata().map_err(io_error("stat", path))?;
     let layer = layer_path(layer::directory_of(path), content);
     let layer = match fs::symlink_metadata(&layer) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => PartLayer::Missing,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => StagingLayer::Missing,
         Err(error) => return Err(io_error("stat", &layer)(error).into()),
-        Ok(layer) if (layer.dev(), layer.ino()) == (metadata.dev(), metadata.ino()) => PartLayer::Same,
-        Ok(_) => PartLayer::Other,
+        Ok(layer) if (layer.dev(), layer.ino()) == (metadata.dev(), metadata.ino()) => StagingLayer::Same,
+        Ok(_) => StagingLayer::Other,
     };
-    Ok(Some(PartState { content, base, size: Bytes(metadata.len()), received, layer }))
+    Ok(Some(StagingState { content, base, size: Bytes(metadata.len()), received, layer }))
 }
 
-/// Where the index is made of what is in a part.
+/// Where the index is made of what is in a staging file.
 #[must_use]
-pub fn index_of(part: &Path) -> PathBuf {
-    let mut name = part.as_os_str().to_owned();
+pub fn index_of(staging: &Path) -> PathBuf {
+    let mut name = staging.as_os_str().to_owned();
     name.push(".");
     name.push(INDEX_SUFFIX);
     name.into()
 }
 
-/// Makes a layer of a part that is whole, with its index if it has one, and an empty image on it. The part stays.
+/// Makes a layer of a staging file that is whole, with its index if it has one, and an empty image on it. The staging file stays.
 ///
 /// # Errors
 /// [`LayerError`]; cut off at any point, it can be called again.
 pub fn publish(path: &Path, image: &Path) -> Result<(), LayerError> {
-    let part = Part::open(path)?;
+    let staging = StagingFile::open(path)?;
     let found = state(path)?.filter(|state| state.received.is_none());
-    let state = found.ok_or_else(|| LayerError::NotWhole { path: path.to_owned() })?;
+    let state = found.ok_or_else(|| LayerError::Incomplete { path: path.to_owned() })?;
     let directory = layer::directory_of(path);
     let layer = layer_path(directory, state.content);
     // What has the same UUID holds the same.
     if !layer.exists() {
-        let file = part.file;
+        let file = staging.file;
         layer::seal(&file, path)?;
         file.set_permissions(Permissions::from_mode(0o400)).map_err(io_error("protect", path))?;
         let linked = linkat(rustix::fs::CWD, path, rustix::fs::CWD, &layer, AtFlags::empty());
@@ -162,29 +162,29 @@ pub fn publish(path: &Path, image: &Path) -> Result<(), LayerError> {
     layer::create(image, state.size, Some(state.content))
 }
 
-/// Removes a part, unless somebody writes to it. Returns whether there was one.
+/// Removes a staging file, unless somebody writes to it. Returns whether there was one.
 ///
 /// # Errors
-/// [`LayerError`]: also for a file that has data and does not say that it is a part.
+/// [`LayerError`]: also for a file that has data and does not say that it is a staging file.
 pub fn remove(path: &Path) -> Result<bool, LayerError> {
     let found = state(path);
     // Nobody writes to a layer, and those who read it have locked it.
-    let is_layer = matches!(&found, Ok(Some(found)) if found.layer == PartLayer::Same);
-    let locked = match Part::open(path) {
+    let is_layer = matches!(&found, Ok(Some(found)) if found.layer == StagingLayer::Same);
+    let locked = match StagingFile::open(path) {
         Err(LayerError::File(error)) if error.is_not_found() => return Ok(false),
-        Err(LayerError::PartLocked { .. }) if is_layer => None,
+        Err(LayerError::StagingLocked { .. }) if is_layer => None,
         opened => Some(opened?),
     };
-    if let (Some(part), Ok(None)) = (&locked, found)
-        && extents::has_data(part.file()).map_err(io_error("look for data in", path))?
+    if let (Some(staging), Ok(None)) = (&locked, found)
+        && extents::has_data(staging.file()).map_err(io_error("look for data in", path))?
     {
-        return Err(LayerError::NoPart { path: path.to_owned() });
+        return Err(LayerError::NotStaging { path: path.to_owned() });
     }
     remove_durable(&index_of(path))?;
     Ok(remove_durable(path)?)
 }
 
-/// Whether nobody has had a part open for as long: who makes one opens it at once, and keeps it open.
+/// Whether nobody has had a staging file open for as long: who makes one opens it at once, and keeps it open.
 ///
 /// # Errors
 /// [`LayerError`].
@@ -198,22 +198,22 @@ pub fn is_abandoned(path: &Path, for_at_least: Duration) -> Result<bool, LayerEr
     if changed.elapsed().unwrap_or_default() < for_at_least {
         return Ok(false);
     }
-    match Part::open(path) {
+    match StagingFile::open(path) {
         Ok(_) => Ok(true),
-        Err(LayerError::PartLocked { .. }) => Ok(false),
+        Err(LayerError::StagingLocked { .. }) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// A part that this process alone writes to.
+/// A staging file that this process alone writes to.
 #[derive(Debug)]
-pub struct Part {
+pub struct StagingFile {
     file: File,
     path: PathBuf,
 }
 
-impl Part {
-    /// Opens a part for direct I/O where its file system has that.
+impl StagingFile {
+    /// Opens a staging file for direct I/O where its file system has that.
     ///
     /// # Errors
     /// [`LayerError`]: also when another process has it.
@@ -221,36 +221,36 @@ impl Part {
         let file = open_direct(path, OFlags::RDWR)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Self { file, path: path.to_owned() }),
-            Err(Errno::AGAIN) => Err(LayerError::PartLocked { path: path.to_owned() }),
+            Err(Errno::AGAIN) => Err(LayerError::StagingLocked { path: path.to_owned() }),
             Err(errno) => Err(io_error("lock", path)(errno.into()).into()),
         }
     }
 
-    /// Opens a part to go on with it from `start`. Returns how far it is, too.
+    /// Opens a staging file to go on with it from `start`. Returns how far it is, too.
     ///
     /// # Errors
-    /// [`LayerError`]: also when it is not the part of this content any more, or `start` is beyond what it has.
+    /// [`LayerError`]: also when it is not the staging file of this content any more, or `start` is beyond what it has.
     pub fn resume(
         path: &Path,
         content: Uuid,
         base: Option<Uuid>,
         size: Bytes,
         start: Bytes,
-    ) -> Result<(Self, PartState), LayerError> {
-        let part = Self::open(path)?;
-        let gone = || LayerError::GivenUp { path: path.to_owned() };
+    ) -> Result<(Self, StagingState), LayerError> {
+        let staging = Self::open(path)?;
+        let gone = || LayerError::Discarded { path: path.to_owned() };
         // It may have been given up, and another one made, before it was locked.
-        if !is_at(&part.file, path)? {
+        if !is_at(&staging.file, path)? {
             return Err(gone());
         }
-        let found = state(path)?.filter(|found| found.layer != PartLayer::Same).ok_or_else(gone)?;
+        let found = state(path)?.filter(|found| found.layer != StagingLayer::Same).ok_or_else(gone)?;
         if (found.content, found.base, found.size) != (content, base, size) {
-            return Err(LayerError::OtherPart { path: path.to_owned(), content: found.content });
+            return Err(LayerError::OtherStaging { path: path.to_owned(), content: found.content });
         }
         if found.received.is_some_and(|received| received < start) {
             return Err(gone());
         }
-        Ok((part, found))
+        Ok((staging, found))
     }
 
     /// Its file.
@@ -317,20 +317,20 @@ mod tests {
         let (path, image) = (dir.path().join("v.part"), dir.path().join("v.img"));
         assert_eq!(state(&path).unwrap(), None);
         assert!(create(&path, CONTENT, None, Bytes::mib(8)).unwrap());
-        let part = Part::open(&path).unwrap();
-        assert!(matches!(Part::open(&path), Err(LayerError::PartLocked { .. })));
-        assert!(matches!(remove(&path), Err(LayerError::PartLocked { .. })));
+        let staging = StagingFile::open(&path).unwrap();
+        assert!(matches!(StagingFile::open(&path), Err(LayerError::StagingLocked { .. })));
+        assert!(matches!(remove(&path), Err(LayerError::StagingLocked { .. })));
         let state_of =
-            |received, layer| Some(PartState { content: CONTENT, base: None, size: Bytes::mib(8), received, layer });
-        let at = |received| state_of(received, PartLayer::Missing);
+            |received, layer| Some(StagingState { content: CONTENT, base: None, size: Bytes::mib(8), received, layer });
+        let at = |received| state_of(received, StagingLayer::Missing);
         assert_eq!(state(&path).unwrap(), at(Some(Bytes(0))));
-        part.reached(CONTENT, Some(Bytes(4096))).unwrap();
+        staging.reached(CONTENT, Some(Bytes(4096))).unwrap();
         fs::write(index_of(&path), "index").unwrap();
         assert!(!is_abandoned(&path, Duration::ZERO).unwrap());
-        drop(part);
+        drop(staging);
         patiently(|| match is_abandoned(&path, Duration::ZERO)? {
             true => Ok(()),
-            false => Err(LayerError::PartLocked { path: path.clone() }),
+            false => Err(LayerError::StagingLocked { path: path.clone() }),
         })
         .unwrap();
         assert!(!is_abandoned(&path, Duration::from_secs(60)).unwrap());
@@ -338,27 +338,27 @@ mod tests {
         assert!(!create(&path, CONTENT, None, Bytes::mib(8)).unwrap());
         assert_eq!(state(&path).unwrap(), at(Some(Bytes(4096))));
         let publish = || patiently(|| publish(&path, &image));
-        assert!(matches!(publish(), Err(LayerError::NotWhole { .. })));
+        assert!(matches!(publish(), Err(LayerError::Incomplete { .. })));
         let other = create(&path, Uuid::from_u128(5), None, Bytes::mib(8));
-        assert!(matches!(other, Err(LayerError::OtherPart { content: CONTENT, .. })));
-        patiently(|| Part::open(&path)).unwrap().reached(CONTENT, None).unwrap();
+        assert!(matches!(other, Err(LayerError::OtherStaging { content: CONTENT, .. })));
+        patiently(|| StagingFile::open(&path)).unwrap().reached(CONTENT, None).unwrap();
         publish().unwrap();
         assert_eq!(layer::chain(&image).unwrap(), Some(vec![layer_path(dir.path(), CONTENT)]));
         // As long as the daemon has not removed it, it is a second name of the layer.
-        assert_eq!(state(&path).unwrap(), state_of(None, PartLayer::Same));
+        assert_eq!(state(&path).unwrap(), state_of(None, StagingLayer::Same));
         let again = |start| {
-            patiently(|| Part::resume(&path, CONTENT, None, Bytes::mib(8), Bytes(start)).map(|(_, found)| found))
+            patiently(|| StagingFile::resume(&path, CONTENT, None, Bytes::mib(8), Bytes(start)).map(|(_, found)| found))
         };
-        assert!(matches!(again(0), Err(LayerError::GivenUp { .. })));
+        assert!(matches!(again(0), Err(LayerError::Discarded { .. })));
         // Also while it is served.
         let served = File::open(layer_path(dir.path(), CONTENT)).unwrap();
         flock(&served, FlockOperation::LockShared).unwrap();
         assert!(patiently(|| create(&path, CONTENT, None, Bytes::mib(8))).unwrap());
-        assert_eq!(state(&path).unwrap(), state_of(Some(Bytes(0)), PartLayer::Other));
+        assert_eq!(state(&path).unwrap(), state_of(Some(Bytes(0)), StagingLayer::Other));
         assert!(layer_path(dir.path(), CONTENT).exists());
         assert_eq!(again(0).unwrap().received, Some(Bytes(0)));
-        assert!(matches!(again(4096), Err(LayerError::GivenUp { .. })));
-        // What a part lies on is needed, and what it has become as well when an image lies on it.
+        assert!(matches!(again(4096), Err(LayerError::Discarded { .. })));
+        // What a staging file lies on is needed, and what it has become as well when an image lies on it.
         assert!(patiently(|| remove(&path)).unwrap() && !remove(&path).unwrap());
         assert_eq!(layer::sweep(dir.path(), &[]).unwrap(), Vec::<PathBuf>::new());
         fs::remove_file(&image).unwrap();
@@ -391,7 +391,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("backup.part");
         fs::write(&path, "precious").unwrap();
-        assert!(matches!(remove(&path), Err(LayerError::NoPart { .. })));
+        assert!(matches!(remove(&path), Err(LayerError::NotStaging { .. })));
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
         fs::write(&path, "").unwrap();
         assert!(patiently(|| remove(&path)).unwrap());

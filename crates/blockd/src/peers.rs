@@ -1,5 +1,5 @@
-//! The sibling reader: a process that reads, for the block servers of clones, what another clone of the same base has in its page
-//! cache (DRR, Zhao et al. 2016). There is no cache of its own; what is not in a sibling's memory is read from the disk by whoever
+//! The peer reader: a process that reads, for the block servers of clones, what another clone of the same base has in its page
+//! cache (DRR, Zhao et al. 2016). There is no cache of its own; what is not in a peer's memory is read from the disk by whoever
 //! asked.
 //!
 //! It is a process apart because a read of a file system that hangs never ends: it may be killed at any time, by anybody, and all
@@ -22,8 +22,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bulkhead_core::error::chain;
+use bulkhead_formats::peers::{Answer, Found, Hello, MAX_BLOCKS, MAX_PACKET_BYTES, MEMORY_BYTES, Read};
 use bulkhead_formats::servers;
-use bulkhead_formats::siblings::{Answer, Found, Hello, MAX_BLOCKS, MAX_PACKET_BYTES, MEMORY_BYTES, Read};
 use bulkhead_sys::background::{self, BackgroundError, Side};
 use bulkhead_sys::buffer::Buffer;
 use bulkhead_sys::file::{self, FileError};
@@ -37,13 +37,13 @@ use crate::index::Index;
 use lookup::look_up;
 use slots::Slots;
 
-/// Threads. Those that hang in a sibling do nothing else, and there are more of them than may hang.
+/// Threads. Those that hang in a peer do nothing else, and there are more of them than may hang.
 const THREADS: usize = 16;
 
-/// Threads that read from siblings at a time; others wait a moment, and answer that nothing is there.
+/// Threads that read from peers at a time; others wait a moment, and answer that nothing is there.
 const READING: usize = 12;
 
-/// Threads that read from one sibling at a time. One that hangs keeps no more than these.
+/// Threads that read from one peer at a time. One that hangs keeps no more than these.
 const READING_EACH: usize = 4;
 
 /// How long a volume that is to be unmounted may be read from.
@@ -67,9 +67,9 @@ const READY: &str = "ready";
 /// The token of the listening socket; connections have their descriptors' numbers.
 const LISTENER: u64 = u64::MAX;
 
-/// Why there is no sibling reader.
+/// Why there is no peer reader.
 #[derive(Debug, thiserror::Error)]
-pub enum SiblingsError {
+pub enum PeersError {
     /// It cannot go to the background.
     #[error(transparent)]
     Background(#[from] BackgroundError),
@@ -98,17 +98,17 @@ pub enum SiblingsError {
 /// `begin` is called in its process before anything else, for its log.
 ///
 /// # Errors
-/// [`SiblingsError`]. Call it before any thread is started.
-pub fn start(roots: &Roots, begin: impl FnOnce()) -> Result<(), SiblingsError> {
+/// [`PeersError`]. Call it before any thread is started.
+pub fn start(roots: &Roots, begin: impl FnOnce()) -> Result<(), PeersError> {
     let dir = servers::dir(roots);
     fs::create_dir_all(&dir).map_err(failed("make the directory of servers"))?;
     let log = dir.join("siblings.log");
     match background::split(roots, &log)? {
         Side::Foreground { said } if said == READY => Ok(()),
         Side::Foreground { said } if said.is_empty() => {
-            Err(SiblingsError::Start { said: format!("it ended; {} may say why", log.display()) })
+            Err(PeersError::Start { said: format!("it ended; {} may say why", log.display()) })
         }
-        Side::Foreground { said } => Err(SiblingsError::Start { said }),
+        Side::Foreground { said } => Err(PeersError::Start { said }),
         Side::Background(report) => {
             begin();
             let lock_path = dir.join("siblings.lock");
@@ -120,16 +120,16 @@ pub fn start(roots: &Roots, begin: impl FnOnce()) -> Result<(), SiblingsError> {
                     return Ok(());
                 }
             };
-            let ready = Reader::listen(&servers::siblings_socket(roots));
+            let ready = Reader::listen(&servers::peers_socket(roots));
             let said = ready.as_ref().map_or_else(|error| chain(error), |_| READY.to_owned());
             // Who waited may have been killed.
             let _ = report.say(&said);
             let run = ready.and_then(|reader| reader.run());
             if let Err(error) = run {
-                tracing::error!(why = chain(&error), "siblings cannot be read from");
+                tracing::error!(why = chain(&error), "peers cannot be read from");
             }
             // Nobody else starts before the lock is gone.
-            for path in [servers::siblings_socket(roots), log, lock_path] {
+            for path in [servers::peers_socket(roots), log, lock_path] {
                 let _ = fs::remove_file(path);
             }
             drop(lock);
@@ -139,7 +139,7 @@ pub fn start(roots: &Roots, begin: impl FnOnce()) -> Result<(), SiblingsError> {
 }
 
 /// The lock of the one reader of a host; `None` when somebody has it who listens.
-fn lock(path: &Path) -> Result<Option<file::LockFile>, SiblingsError> {
+fn lock(path: &Path) -> Result<Option<file::LockFile>, PeersError> {
     let give_up = Instant::now() + LOCK_LIMIT;
     loop {
         match file::lock_exclusive(path) {
@@ -152,13 +152,13 @@ fn lock(path: &Path) -> Result<Option<file::LockFile>, SiblingsError> {
     }
 }
 
-fn failed(step: &'static str) -> impl Fn(io::Error) -> SiblingsError {
-    move |source| SiblingsError::Step { step, source }
+fn failed(step: &'static str) -> impl Fn(io::Error) -> PeersError {
+    move |source| PeersError::Step { step, source }
 }
 
 /// A mounted volume.
 #[derive(Debug)]
-struct Sibling {
+struct Peer {
     volume: Uuid,
     id: u32,
     domain: String,
@@ -185,7 +185,7 @@ struct Asks {
 
 #[derive(Debug, Default)]
 struct State {
-    siblings: HashMap<u32, Arc<Sibling>>,
+    peers: HashMap<u32, Arc<Peer>>,
     connections: HashMap<u64, Arc<Connection>>,
     indexes: HashMap<Uuid, Weak<Index>>,
     over: bool,
@@ -205,7 +205,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn listen(path: &Path) -> Result<Arc<Self>, SiblingsError> {
+    fn listen(path: &Path) -> Result<Arc<Self>, PeersError> {
         match fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(failed("remove the socket of another reader")(error));
@@ -227,7 +227,7 @@ impl Reader {
     }
 
     /// Answers until the last volume is detached.
-    fn run(self: Arc<Self>) -> Result<(), SiblingsError> {
+    fn run(self: Arc<Self>) -> Result<(), PeersError> {
         for n in 0..THREADS {
             let reader = Arc::clone(&self);
             let thread = thread::Builder::new().name(format!("reader-{n}"));
@@ -342,7 +342,7 @@ impl Reader {
         }
         let index = Arc::new(Index::open(path, content).map_err(|error| {
             let why = chain(&error);
-            tracing::error!(why, "the blocks of a layer are not looked for in siblings");
+            tracing::error!(why, "the blocks of a layer are not looked for in peers");
             why
         })?);
         let mut state = self.state();
@@ -352,41 +352,41 @@ impl Reader {
     }
 
     fn attach(&self, volume: Uuid, id: u32, domain: String, root: OwnedFd) -> bool {
-        let sibling = Sibling { volume, id, domain, root, reading: Slots::new(READING_EACH) };
+        let peer = Peer { volume, id, domain, root, reading: Slots::new(READING_EACH) };
         let mut state = self.state();
-        let same = |found: &&Arc<Sibling>| {
+        let same = |found: &&Arc<Peer>| {
             let file = |fd: &OwnedFd| rustix::fs::fstat(fd).ok().map(|stat| (stat.st_dev, stat.st_ino));
-            found.volume == volume && found.domain == sibling.domain && file(&found.root) == file(&sibling.root)
+            found.volume == volume && found.domain == peer.domain && file(&found.root) == file(&peer.root)
         };
-        if state.siblings.get(&id).filter(same).is_some() {
+        if state.peers.get(&id).filter(same).is_some() {
             return false;
         }
         // Its device had another number before.
-        state.siblings.retain(|_, other| other.volume != volume);
-        tracing::info!(%volume, id, domain = sibling.domain, "can be read from");
-        state.siblings.insert(id, Arc::new(sibling));
+        state.peers.retain(|_, other| other.volume != volume);
+        tracing::info!(%volume, id, domain = peer.domain, "can be read from");
+        state.peers.insert(id, Arc::new(peer));
         true
     }
 
     fn detach(&self, volume: Uuid) -> Result<bool, String> {
         let taken = {
             let mut state = self.state();
-            let id = state.siblings.values().find(|sibling| sibling.volume == volume).map(|sibling| sibling.id);
-            id.and_then(|id| state.siblings.remove(&id))
+            let id = state.peers.values().find(|peer| peer.volume == volume).map(|peer| peer.id);
+            id.and_then(|id| state.peers.remove(&id))
         };
-        let Some(sibling) = taken else {
+        let Some(peer) = taken else {
             self.end_if_over();
             return Ok(false);
         };
         let give_up = Instant::now() + DETACH_LIMIT;
-        let mut sibling = Some(sibling);
-        while let Some(held) = sibling.take() {
+        let mut peer = Some(peer);
+        while let Some(held) = peer.take() {
             match Arc::try_unwrap(held) {
                 // With this its root is closed.
                 Ok(_) => {}
                 Err(_) if Instant::now() >= give_up => return Err("a read from it does not end".to_owned()),
                 Err(still) => {
-                    sibling = Some(still);
+                    peer = Some(still);
                     process::pause(PAUSE);
                 }
             }
@@ -398,7 +398,7 @@ impl Reader {
 
     fn end_if_over(&self) {
         let mut state = self.state();
-        state.over = state.siblings.is_empty();
+        state.over = state.peers.is_empty();
         if state.over {
             self.changed.notify_all();
         }
@@ -406,15 +406,15 @@ impl Reader {
 
     /// Looks a read up, and hands over what was found.
     fn read(&self, connection: &Connection, asks: &Asks, read: Read, buffer: &mut Buffer) -> io::Result<()> {
-        let sibling = self.state().siblings.get(&read.sibling).cloned();
-        let sibling = sibling.filter(|sibling| sibling.domain == asks.domain);
+        let peer = self.state().peers.get(&read.peer).cloned();
+        let peer = peer.filter(|peer| peer.domain == asks.domain);
         let bytes = buffer.first(usize::try_from(read.count.min(MAX_BLOCKS)).unwrap_or(0) * 4096);
-        let found = sibling.map_or(Found::NOTHING, |sibling| {
+        let found = peer.map_or(Found::NOTHING, |peer| {
             // Where too many threads hang, nothing is there.
-            let slots = self.reading.take().and_then(|any| Some((any, sibling.reading.take()?)));
+            let slots = self.reading.take().and_then(|any| Some((any, peer.reading.take()?)));
             slots.map_or(Found::NOTHING, |_slots| {
-                let (hits, of_files) = look_up(&asks.index, &sibling.root, read.block, bytes);
-                Found { hits, of_files, volume: sibling.volume }
+                let (hits, of_files) = look_up(&asks.index, &peer.root, read.block, bytes);
+                Found { hits, of_files, volume: peer.volume }
             })
         });
         if found.hits != 0 {

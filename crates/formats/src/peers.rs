@@ -1,4 +1,4 @@
-//! What block servers, the daemon and the sibling reader say to each other (docs/sharing.md). Each message is one packet of a
+//! What block servers, the daemon and the peer reader say to each other (docs/sharing.md). Each message is one packet of a
 //! `SOCK_SEQPACKET` socket. Whoever connects says first who it is, as JSON; reads, of which there are many, have a form of their own.
 //!
 //! Owns: what the bytes mean. Does not: send or receive any.
@@ -66,15 +66,15 @@ pub enum Answer {
     Refused(String),
 }
 
-/// Asks for blocks of the layer that was named in [`Hello::Read`], from what a sibling has in memory.
+/// Asks for blocks of the layer that was named in [`Hello::Read`], from what a peer has in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
     /// The first, counted in the layer.
     pub block: u64,
     /// How many, 1 to [`MAX_BLOCKS`].
     pub count: u32,
-    /// Number of the sibling's ublk device.
-    pub sibling: u32,
+    /// Number of the peer's ublk device.
+    pub peer: u32,
 }
 
 impl Read {
@@ -84,7 +84,7 @@ impl Read {
         let mut bytes = [0; READ_BYTES];
         bytes[..8].copy_from_slice(&self.block.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.count.to_le_bytes());
-        bytes[12..].copy_from_slice(&self.sibling.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.peer.to_le_bytes());
         bytes
     }
 
@@ -94,7 +94,7 @@ impl Read {
         let bytes: &[u8; READ_BYTES] = packet.try_into().ok()?;
         let small = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let block = u64::from(small(4)) << 32 | u64::from(small(0));
-        let read = Self { block, count: small(8), sibling: small(12) };
+        let read = Self { block, count: small(8), peer: small(12) };
         let fits = (1..=MAX_BLOCKS).contains(&read.count) && block <= u64::MAX / bulkhead_core::cow::BLOCK_BYTES - 64;
         fits.then_some(read)
     }
@@ -105,14 +105,14 @@ impl Read {
 pub struct Found {
     /// A bit for each block, the first the lowest.
     pub hits: u32,
-    /// A bit for each that a sibling could have had: those of files, by the index.
+    /// A bit for each that a peer could have had: those of files, by the index.
     pub of_files: u32,
-    /// The volume of the sibling that had them.
+    /// The volume of the peer that had them.
     pub volume: Uuid,
 }
 
 impl Found {
-    /// Nothing, of a sibling that has nothing at all.
+    /// Nothing, of a peer that has nothing at all.
     pub const NOTHING: Self = Self { hits: 0, of_files: u32::MAX, volume: Uuid::nil() };
 
     /// The packet.
@@ -198,10 +198,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_read_is_read_as_it_is_written(block in 0..1u64 << 50, count in 1..=MAX_BLOCKS, sibling in any::<u32>()) {
-            let read = Read { block, count, sibling };
+        fn a_read_is_read_as_it_is_written(block in 0..1u64 << 50, count in 1..=MAX_BLOCKS, peer in any::<u32>()) {
+            let read = Read { block, count, peer };
             prop_assert_eq!(Read::decode(&read.encode()), Some(read));
-            let found = Found { hits: sibling, of_files: count, volume: Uuid::from_u128(block.into()) };
+            let found = Found { hits: peer, of_files: count, volume: Uuid::from_u128(block.into()) };
             prop_assert_eq!(Found::decode(&found.encode()), Some(found));
         }
 
