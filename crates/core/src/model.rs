@@ -92,14 +92,11 @@ pub enum Server {
 #[serde(rename_all = "snake_case")]
 pub enum ReadFrom {
     /// From the layers, with direct I/O: no memory is shared.
-    #[serde(alias = "off")]
     Disk,
     /// From the layers, through the host's page cache: all volumes on a layer share one copy of it.
     #[default]
-    #[serde(alias = "base")]
     HostCache,
     /// From the page cache of a peer that has read the same block (Zhao et al., *DRR*), else from disk: there is no other copy in memory.
-    #[serde(alias = "drr")]
     Peers,
     /// From a peer's page cache, else through the host's.
     Both,
@@ -120,7 +117,7 @@ impl ReadFrom {
         }
     }
 
-    /// The word of LVM tags.
+    /// The word of LVM tags, state files and block servers' files, which outlive versions of the program.
     #[must_use]
     pub const fn tag(self) -> &'static str {
         match self {
@@ -147,6 +144,22 @@ impl ReadFrom {
     #[must_use]
     pub fn caches_layers(self) -> bool {
         matches!(self, Self::HostCache | Self::Both)
+    }
+}
+
+/// [`ReadFrom`] in the JSON of state files and of block servers' files: by its tag, which earlier versions read as well.
+pub(crate) mod read_from_tag {
+    use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
+
+    use super::ReadFrom;
+
+    pub(crate) fn serialize<S: Serializer>(mode: &ReadFrom, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(mode.tag())
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ReadFrom, D::Error> {
+        let tag = String::deserialize(deserializer)?;
+        ReadFrom::from_tag(&tag).ok_or_else(|| D::Error::custom(format!("unknown mode of sharing `{tag}`")))
     }
 }
 
@@ -310,7 +323,7 @@ pub struct Volume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unfilled_from_bytes: Option<Bytes>,
     /// Where it reads the blocks that it shares with others.
-    #[serde(default, alias = "share")]
+    #[serde(rename = "share", default, with = "read_from_tag")]
     pub read_from: ReadFrom,
     /// Only volumes of the same sharing domain learn from each other's reads; without one it is the pool's.
     #[serde(default)]

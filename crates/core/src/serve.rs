@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::cgroup::CgroupPath;
-use crate::model::{ReadFrom, Volume};
+use crate::model::{ReadFrom, Volume, read_from_tag};
 
 /// The hidden command of the program `bulkhead` that starts a block server. Its argument is a [`ServeSpec`] as JSON, so `ps` shows the
 /// volume and the image first.
@@ -37,7 +37,7 @@ pub struct ServeSpec {
     #[serde(default)]
     pub flatten: bool,
     /// Where it reads blocks of layers.
-    #[serde(default, alias = "share")]
+    #[serde(rename = "share", default, with = "read_from_tag")]
     pub read_from: ReadFrom,
     /// The sharing domain that it is in.
     #[serde(default)]
@@ -98,7 +98,7 @@ mod tests {
             "layered": true,
             "below": "/dev/vg/base",
             "flatten": true,
-            "read_from": "peers",
+            "share": "drr",
             "domain": "file/",
             "cgroup": "bulkhead.slice/server",
         });
