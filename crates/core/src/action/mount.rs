@@ -17,7 +17,15 @@ use crate::units::Bytes;
 #[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
 pub enum MountAction {
     /// Mounts with `noatime`, and with `nosuid,nodev` unless the options say otherwise.
-    Mount { device: DeviceRef, fs: FsKind, target: PathBuf, read_only: bool, nouuid: bool, options: MountOptions },
+    Mount {
+        device: DeviceRef,
+        fs: FsKind,
+        target: PathBuf,
+        read_only: bool,
+        nouuid: bool,
+        #[serde(default, skip_serializing_if = "MountOptions::is_default")]
+        options: MountOptions,
+    },
     /// Unmounts what is mounted at the target, if anything.
     Unmount { target: PathBuf },
     /// Writes everything that a mounted file system has cached.
