@@ -230,7 +230,7 @@ impl Backend for FileBackend {
             return Err(no_snapshots(volume, "loop"));
         }
         let mut steps =
-            vec![Action::Image(ImageAction::FreezeImage { image: self.image(volume), volume: volume.uuid, layer })];
+            vec![Action::Image(ImageAction::CreateLayer { image: self.image(volume), volume: volume.uuid, layer })];
         if !volume.layered {
             steps.push(self.write_record(&Volume { layered: true, ..volume.clone() }));
         }
@@ -241,7 +241,7 @@ impl Backend for FileBackend {
         if self.server == Server::Loop {
             return Err(no_snapshots(new, "loop"));
         }
-        let publish = Action::Layer(LayerAction::PublishPart { path: part.to_owned(), image: self.image(new) });
+        let publish = Action::Layer(LayerAction::PublishStagingFile { path: part.to_owned(), image: self.image(new) });
         Ok(vec![self.write_record(new), publish])
     }
 

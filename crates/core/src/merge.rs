@@ -139,7 +139,7 @@ impl Run {
         let directory = directory.to_owned();
         let layers = apart.layers.clone();
         vec![
-            Action::Layer(LayerAction::SetLayersApart {
+            Action::Layer(LayerAction::SetLayersAside {
                 directory: directory.clone(),
                 layers: self.layers.clone(),
                 names: layers.clone(),

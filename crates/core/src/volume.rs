@@ -83,7 +83,7 @@ pub fn snapshot(
 /// # Errors
 /// `Unsupported` where the pool cannot.
 pub fn receive(backend: &dyn Backend, part: &Path, new: &Volume) -> Result<Plan, Fault> {
-    let remove = Action::Layer(LayerAction::RemovePart { path: part.to_owned() });
+    let remove = Action::Layer(LayerAction::RemoveStagingFile { path: part.to_owned() });
     let steps = [backend.receive(part, new)?, complete_copy(backend, new, false), vec![remove]].concat();
     Ok(Plan { steps, on_failure: backend.remove(new), can_be_undone: true })
 }
@@ -335,7 +335,7 @@ fn place_journal(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Optio
 /// Lets a volume's siblings read what it has in memory, where it asks them as well.
 fn lend(backend: &dyn Backend, volume: &Volume, target: &Path) -> Option<Action> {
     volume.read_from.asks_peers().then(|| {
-        Action::Mount(MountAction::AttachSibling {
+        Action::Mount(MountAction::AttachPeer {
             device: backend.device(volume),
             volume: volume.uuid,
             target: target.to_owned(),
@@ -350,7 +350,7 @@ pub fn unmount(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Act
     let mut steps: Vec<Action> = volume
         .read_from
         .asks_peers()
-        .then_some(Action::Mount(MountAction::DetachSibling { volume: volume.uuid }))
+        .then_some(Action::Mount(MountAction::DetachPeer { volume: volume.uuid }))
         .into_iter()
         .collect();
     steps.push(Action::Mount(MountAction::Unmount { target: target.to_owned() }));

@@ -227,13 +227,13 @@ pub trait Images {
     ///
     /// # Errors
     /// When it cannot be told.
-    fn part(&self, path: &Path) -> Result<Option<StagingState>, Fault>;
+    fn staging_file(&self, path: &Path) -> Result<Option<StagingState>, Fault>;
 
     /// Whether a staging file has not been in use for that long.
     ///
     /// # Errors
     /// When it cannot be told.
-    fn part_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault>;
+    fn staging_file_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault>;
 }
 
 /// The block devices of volumes.

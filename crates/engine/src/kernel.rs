@@ -15,12 +15,12 @@ pub mod layer_errors;
 mod layers;
 mod lvm;
 mod mounts;
+mod peers;
 mod pools;
 mod processes;
 mod proof;
 mod records;
 mod servers;
-mod siblings;
 mod state;
 mod volumes;
 mod worker;
@@ -49,25 +49,25 @@ use crate::servers::Replacing;
 #[derive(Debug)]
 pub struct Kernel {
     pub(super) roots: Roots,
-    /// Where that is process 1.
+    /// Set where systemd is process 1.
     pub(super) systemd: Option<Manager>,
-    /// Requests that each volume of a file pool that gets a device can have under way.
+    /// The queue depth of new devices of directory pools' volumes.
     pub(super) requests: u16,
     /// The program `bulkhead`, which serves images and reads for peers in processes of their own.
     pub(super) program: PathBuf,
     /// Whether this program has the command that carries out actions in processes of their own.
     pub(super) has_processes: bool,
-    /// Taken by who makes layers, and exclusively by who removes those that nothing lies on.
+    /// Shared while layers are made, exclusive while unused ones are removed.
     pub(super) layers: RwLock<()>,
     root_slice: RootSlice,
-    /// Directories in which layers were to be looked for that nothing lies on, while others were being made.
-    pub(super) unswept: Mutex<BTreeSet<PathBuf>>,
-    /// Images that are being made to take the place of others.
+    /// Directories whose unused layers could not be removed because layers were being made.
+    pub(super) postponed_sweeps: Mutex<BTreeSet<PathBuf>>,
+    /// Images being made as replacements of others.
     pub(super) being_made: Mutex<BTreeSet<PathBuf>>,
     pub(super) replacing: Replacing,
-    /// Of which ublk devices it is known that they are not the one that is looked for.
+    /// The owners of ublk devices that earlier look-ups have found.
     pub(super) owners: Owners,
-    /// Opened when it is asked for the first time.
+    /// Opened at the first request.
     mount_points: Mutex<Option<MountPoints>>,
     known: KnownRecords,
     pub(super) conditions: Conditions,
@@ -87,7 +87,7 @@ impl Kernel {
             has_processes: false,
             layers: RwLock::default(),
             root_slice: RootSlice::default(),
-            unswept: Mutex::default(),
+            postponed_sweeps: Mutex::default(),
             being_made: Mutex::default(),
             replacing: Replacing::default(),
             owners: Owners::default(),
@@ -97,7 +97,7 @@ impl Kernel {
         }
     }
 
-    /// Carries out what waits for a tenant's I/O in processes of their own. The program has to have the command [`apart::COMMAND`].
+    /// Runs actions that wait for a tenant's I/O in processes of their own. The program has to have the command [`apart::COMMAND`].
     #[must_use]
     pub fn with_processes(self) -> Self {
         Self { has_processes: true, ..self }
@@ -109,13 +109,13 @@ impl Kernel {
         Self { program: program.to_owned(), ..self }
     }
 
-    /// With so many requests under way for each volume of a file pool, once it gets a device.
+    /// With this queue depth for new devices of directory pools' volumes.
     #[must_use]
     pub fn with_requests(self, requests: u16) -> Self {
         Self { requests, ..self }
     }
 
-    /// Whether a volume's server was ended on purpose, by somebody who starts another.
+    /// Whether a volume's server is being replaced or stopped on purpose.
     pub(crate) fn is_replacing(&self, volume: Uuid) -> bool {
         self.replacing.contains(volume)
     }

@@ -343,7 +343,7 @@ impl Starter {
         // The tenant may be gone with its cgroups; whoever has the volume now puts the server into its own.
         let is_there = |cgroup: &CgroupPath| self.roots.cgroup_dir(cgroup).is_dir();
         let spec = ServeSpec { cgroup: spec.cgroup.clone().filter(is_there), ..spec.clone() };
-        self.kernel.succeed(&spec).map_err(|fault| fault.cause)
+        self.kernel.start_successor(&spec).map_err(|fault| fault.cause)
     }
 }
 

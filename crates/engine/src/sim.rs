@@ -68,9 +68,9 @@ struct World {
     /// Images that hold nothing of their own since they became, or were made, empty.
     empty: BTreeSet<PathBuf>,
     /// What is being received.
-    parts: BTreeMap<PathBuf, StagingState>,
+    staging_files: BTreeMap<PathBuf, StagingState>,
     /// Where the volumes are mounted whose siblings read from them.
-    siblings: BTreeMap<Uuid, PathBuf>,
+    peers: BTreeMap<Uuid, PathBuf>,
     /// Which image is served as the device of which volume.
     owners: BTreeMap<Uuid, PathBuf>,
     /// Images that have a block device, with the cgroup of what serves them.
@@ -143,7 +143,7 @@ pub(crate) struct Leftovers {
     pub(crate) cgroups: Vec<String>,
     pub(crate) unused_layers: BTreeSet<PathBuf>,
     /// Parts of which there are layers.
-    pub(crate) parts: Vec<PathBuf>,
+    pub(crate) staging_files: Vec<PathBuf>,
 }
 
 /// A cgroup as tests write it.
@@ -353,8 +353,8 @@ impl Sim {
     }
 
     /// The sibling reader is killed.
-    pub(crate) fn forget_siblings(&self) {
-        self.world().siblings.clear();
+    pub(crate) fn kill_peer_reader(&self) {
+        self.world().peers.clear();
     }
 
     /// Something was written to an image.
@@ -363,8 +363,8 @@ impl Sim {
     }
 
     /// All of a stream came in.
-    pub(crate) fn fill_part(&self, path: &Path) {
-        self.world().parts.get_mut(path).expect("it is being received").received = None;
+    pub(crate) fn fill_staging_file(&self, path: &Path) {
+        self.world().staging_files.get_mut(path).expect("it is being received").received = None;
     }
 
     /// Has workers behave in this way from now on.
@@ -375,7 +375,7 @@ impl Sim {
     /// Makes a base in a part.
     fn import_into(&self, path: &Path, content: Uuid) {
         let mut world = self.world();
-        let part = world.parts.get_mut(path).expect("a part was made for it");
+        let part = world.staging_files.get_mut(path).expect("a part was made for it");
         (part.content, part.received) = (content, None);
     }
 
@@ -405,10 +405,10 @@ impl Sim {
             mounts: world.mounts.keys().cloned().collect(),
             cgroups: world.cgroups.keys().map(ToString::to_string).collect(),
             unused_layers: world.unused_layers(),
-            parts: world
-                .parts
+            staging_files: world
+                .staging_files
                 .keys()
-                .filter(|path| world.part(path).is_some_and(|part| part.layer != StagingLayer::Missing))
+                .filter(|path| world.staging_file(path).is_some_and(|part| part.layer != StagingLayer::Missing))
                 .cloned()
                 .collect(),
         }

@@ -136,7 +136,7 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
             let view = engine.volume_send(&volume(snapshot), &VolumeSend::default(), false)?.object;
             let header = StreamHeader { content: Uuid::from_u128(7), ..view.unwrap().header };
             let part = engine.volume_receive(&volume(name), &header, false)?.object.unwrap().part;
-            sim.fill_part(&part);
+            sim.fill_staging_file(&part);
             engine.volume_received(&volume(name), &header, false).map(drop)
         }
         Op::Flatten(name) => engine.volume_flatten(&volume(name), &VolumeFlatten::default(), false).map(drop),
@@ -210,7 +210,7 @@ fn assert_settled(sim: &Sim, engine: &Engine, context: &str) {
     };
     let attached_wanted = views.iter().filter(|view| view.mounted_at.is_some()).filter(is_served).count();
     assert_eq!(left.attached.len(), attached_wanted, "{context}: {left:?}");
-    assert!(left.unused_layers.is_empty() && left.parts.is_empty(), "{context}: {left:?}");
+    assert!(left.unused_layers.is_empty() && left.staging_files.is_empty(), "{context}: {left:?}");
     let tenants = engine.tenant_list().unwrap();
     for leaf in tenants.iter().flat_map(|view| [slices::journal(&view.name), slices::server(&view.name)]) {
         assert_eq!(sim.cgroup_file(&leaf, "cpu.weight").as_deref(), Some("10000"), "{context}: {leaf}");

@@ -153,7 +153,7 @@ impl Engine {
         }
         let _room = self.reserve(&pool, header.data_bytes, Takes::Unseen, &object)?;
         let (content, base, size_bytes) = (header.content, header.base, header.size_bytes);
-        let create = Action::Layer(LayerAction::CreatePart { path: part.clone(), content, base, size_bytes });
+        let create = Action::Layer(LayerAction::CreateStagingFile { path: part.clone(), content, base, size_bytes });
         let steps = self.executor.run_steps(vec![create], dry_run)?;
         let object = if dry_run { None } else { Some(self.volume_receiving(reference)?) };
         Ok(Done { object, steps, dry_run })
@@ -181,7 +181,7 @@ impl Engine {
 
     /// The state of a staging file, unless it has become a layer and only its name is left.
     fn being_received(&self, part: &Path) -> Result<Option<StagingState>, Fault> {
-        Ok(self.host().part(part)?.filter(|found| found.layer != StagingLayer::Same))
+        Ok(self.host().staging_file(part)?.filter(|found| found.layer != StagingLayer::Same))
     }
 
     /// Makes a snapshot of what was received completely.
@@ -195,7 +195,7 @@ impl Engine {
         dry_run: bool,
     ) -> Result<Done<VolumeView>, Fault> {
         let (pool, part) = self.part_of(reference)?;
-        let found = self.host().part(&part)?;
+        let found = self.host().staging_file(&part)?;
         if !found.is_some_and(|found| found.content == header.content && found.received.is_none()) {
             let cause = format!("not all of {} has been received", header.content);
             return Err(Fault::new(Code::InvalidArgument, format!("volume {reference}"), cause)
@@ -218,7 +218,7 @@ impl Engine {
         let mut steps = Vec::new();
         // Including one whose creation was interrupted.
         if self.part_names(&pool)?.contains(&reference.name) {
-            let remove = vec![Action::Layer(LayerAction::RemovePart { path: part })];
+            let remove = vec![Action::Layer(LayerAction::RemoveStagingFile { path: part })];
             steps = self.executor.run_steps([remove, backend::backend(&pool).tidy()].concat(), dry_run)?;
         }
         Ok(Done { object: None, steps, dry_run })
@@ -236,10 +236,10 @@ impl Engine {
                 continue;
             }
             let (_, part) = self.part_of(&volume.reference())?;
-            let removed = self.host().part(&part).and_then(|found| {
+            let removed = self.host().staging_file(&part).and_then(|found| {
                 let is_done = |found: StagingState| found.received.is_none() && found.layer != StagingLayer::Missing;
                 let remove =
-                    found.is_some_and(is_done).then_some(Action::Layer(LayerAction::RemovePart { path: part }));
+                    found.is_some_and(is_done).then_some(Action::Layer(LayerAction::RemoveStagingFile { path: part }));
                 self.executor.run_steps(remove.into_iter().collect(), false)
             });
             problems.extend(removed.err());
@@ -251,9 +251,10 @@ impl Engine {
     pub(crate) fn give_up_imports(&self, pool: &Pool, after: Duration) {
         let given_up = self.parts(pool).and_then(|parts| {
             for part in parts.into_iter().filter(|part| is_base(part.content)) {
-                if self.host().part_is_abandoned(&part.part, after)? {
+                if self.host().staging_file_is_abandoned(&part.part, after)? {
                     tracing::info!(volume = %part.volume, "discarding an interrupted import");
-                    self.executor.run_steps(vec![Action::Layer(LayerAction::RemovePart { path: part.part })], false)?;
+                    self.executor
+                        .run_steps(vec![Action::Layer(LayerAction::RemoveStagingFile { path: part.part })], false)?;
                 }
             }
             Ok(())

@@ -24,7 +24,7 @@ pub enum ImageAction {
     RemoveImage { path: PathBuf },
     /// Makes a layer from an image's content, if it has any of its own: the image is then empty, on top of that layer. Its server, if
     /// it has one, is replaced.
-    FreezeImage { image: PathBuf, volume: Uuid, layer: Uuid },
+    CreateLayer { image: PathBuf, volume: Uuid, layer: Uuid },
     /// Makes an empty image on the layer below another one.
     CopyImage { path: PathBuf, of: PathBuf },
     /// Replaces an image with another one.
@@ -41,7 +41,7 @@ impl fmt::Display for ImageAction {
             A::GrowImage { path, size_bytes, .. } => write!(f, "grow image {} to {size_bytes}", path.display()),
             A::ShrinkImage { path, size_bytes } => write!(f, "shrink image {} to {size_bytes}", path.display()),
             A::RemoveImage { path } => write!(f, "remove image {}", path.display()),
-            A::FreezeImage { image, layer, .. } => {
+            A::CreateLayer { image, layer, .. } => {
                 write!(f, "create layer {layer} from the content of {}", image.display())
             }
             A::CopyImage { path, of } => {

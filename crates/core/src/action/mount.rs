@@ -33,9 +33,9 @@ pub enum MountAction {
     /// Discards the free blocks of a mounted file system in part of its range (FITRIM). The process that does so joins the cgroup.
     TrimFs { target: PathBuf, cgroup: CgroupPath, start_bytes: Bytes, length_bytes: Bytes },
     /// Lets peers in the same domain read a mounted volume's page cache.
-    AttachSibling { device: DeviceRef, volume: Uuid, target: PathBuf, domain: String },
+    AttachPeer { device: DeviceRef, volume: Uuid, target: PathBuf, domain: String },
     /// Stops that, since open files of the peer reader would prevent the unmount.
-    DetachSibling { volume: Uuid },
+    DetachPeer { volume: Uuid },
 }
 
 impl fmt::Display for MountAction {
@@ -56,8 +56,8 @@ impl fmt::Display for MountAction {
                 let end = Bytes(start_bytes.0.saturating_add(length_bytes.0));
                 write!(f, "trim the file system at {} from {start_bytes} to {end}", target.display())
             }
-            A::AttachSibling { target, .. } => write!(f, "let peers read the cached blocks of {}", target.display()),
-            A::DetachSibling { volume } => write!(f, "stop peers from reading volume {volume}"),
+            A::AttachPeer { target, .. } => write!(f, "let peers read the cached blocks of {}", target.display()),
+            A::DetachPeer { volume } => write!(f, "stop peers from reading volume {volume}"),
         }
     }
 }

@@ -37,18 +37,20 @@ impl Kernel {
             }
             A::RemoveImage { path } => {
                 let removed = remove_file(path)?;
-                self.forget_new(path);
+                self.unmark_new(path);
                 Ok(removed)
             }
-            A::FreezeImage { image, volume, layer } => self.making_layers(|| self.freeze_image(image, *volume, *layer)),
-            A::CopyImage { path, of } => self.making_layers(|| {
-                self.note_new(path);
+            A::CreateLayer { image, volume, layer } => {
+                self.with_new_layers(|| self.create_layer(image, *volume, *layer))
+            }
+            A::CopyImage { path, of } => self.with_new_layers(|| {
+                self.mark_new(path);
                 layer::create_beside(path, of).map_err(|e| e.fault(file_object(path)))?;
                 Ok(Outcome::DONE)
             }),
-            A::ReplaceImage { path, by } => self.making_layers(|| {
+            A::ReplaceImage { path, by } => self.with_new_layers(|| {
                 let replaced = layer::replace(path, by).map_err(|e| e.fault(file_object(path)))?;
-                self.forget_new(by);
+                self.unmark_new(by);
                 Ok(Outcome::changed(replaced))
             }),
         }
@@ -82,11 +84,11 @@ impl Images for Kernel {
         merge::tree(directory).map_err(|e| e.fault(file_object(directory)))
     }
 
-    fn part(&self, path: &Path) -> Result<Option<StagingState>, Fault> {
+    fn staging_file(&self, path: &Path) -> Result<Option<StagingState>, Fault> {
         staging::state(path).map_err(|e| e.fault(file_object(path)))
     }
 
-    fn part_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault> {
+    fn staging_file_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault> {
         staging::is_abandoned(path, for_at_least).map_err(|e| e.fault(file_object(path)))
     }
 }

@@ -26,21 +26,21 @@ impl Kernel {
     pub(super) fn act_on_layer(&self, action: &LayerAction) -> Result<Outcome, Fault> {
         use LayerAction as A;
         match action {
-            A::CreatePart { path, content, base, size_bytes } => self.making_layers(|| {
+            A::CreateStagingFile { path, content, base, size_bytes } => self.with_new_layers(|| {
                 staging::create(path, *content, *base, *size_bytes)
                     .map(Outcome::changed)
                     .map_err(|e| e.fault(file_object(path)))
             }),
-            A::PublishPart { path, image } => self.making_layers(|| {
+            A::PublishStagingFile { path, image } => self.with_new_layers(|| {
                 staging::publish(path, image).map_err(|e| e.fault(file_object(path)))?;
                 Ok(Outcome::DONE)
             }),
-            A::RemovePart { path } => {
+            A::RemoveStagingFile { path } => {
                 staging::remove(path).map(Outcome::changed).map_err(|e| e.fault(file_object(path)))
             }
             A::SweepLayers { directory } => Ok(self.sweep_layers(directory)),
-            A::SetLayersApart { directory, layers, names } => {
-                self.alone_with_layers(directory, || merge::set_apart(directory, layers, names))
+            A::SetLayersAside { directory, layers, names } => {
+                self.with_layers_locked(directory, || merge::set_apart(directory, layers, names))
             }
             A::MergeLayers { directory, layers, into, .. } => {
                 let copied = merge::copy(directory, layers, *into).map_err(|e| e.fault(file_object(directory)))?;
@@ -48,26 +48,26 @@ impl Kernel {
                 Ok(Outcome::DONE)
             }
             A::ReplaceLayers { directory, layers, into, below } => {
-                self.alone_with_layers(directory, || merge::replace(directory, layers, *into, *below))
+                self.with_layers_locked(directory, || merge::replace(directory, layers, *into, *below))
             }
         }
     }
 
     /// Does work that puts an image on a layer. No layers are removed meanwhile: a scan of the directory could otherwise find the layer
     /// and miss the image.
-    pub(super) fn making_layers<T>(&self, work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    pub(super) fn with_new_layers<T>(&self, work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
         let done = {
             let _making = self.layers.read().unwrap_or_else(PoisonError::into_inner);
             work()
         };
-        self.sweep_what_was_left();
+        self.sweep_postponed();
         done
     }
 
     /// Sweeps the directories that could not be swept while layers were being made.
-    fn sweep_what_was_left(&self) {
+    fn sweep_postponed(&self) {
         // Not held in the loop, which takes it again.
-        let left = mem::take(&mut *self.unswept());
+        let left = mem::take(&mut *self.postponed_sweeps());
         for directory in left {
             self.sweep_layers(&directory);
         }
@@ -75,13 +75,13 @@ impl Kernel {
 
     /// Marks an image that is being made as the replacement of another one, so that it is no leftover while it has no server: until it is
     /// in place, or removed.
-    pub(super) fn note_new(&self, path: &Path) {
+    pub(super) fn mark_new(&self, path: &Path) {
         if path.extension().is_some_and(|extension| extension == NEW_SUFFIX) {
             self.being_made().insert(path.to_owned());
         }
     }
 
-    pub(super) fn forget_new(&self, path: &Path) {
+    pub(super) fn unmark_new(&self, path: &Path) {
         self.being_made().remove(path);
     }
 
@@ -97,14 +97,14 @@ impl Kernel {
                 Ok(alone) => alone,
                 Err(TryLockError::Poisoned(alone)) => alone.into_inner(),
                 Err(TryLockError::WouldBlock) => {
-                    self.unswept().insert(directory.to_owned());
+                    self.postponed_sweeps().insert(directory.to_owned());
                     return Outcome::UNCHANGED;
                 }
             };
             self.sweep(directory)
         };
         // Another sweep was postponed meanwhile, perhaps for layers that became unused after this one's scan.
-        if self.unswept().remove(directory) {
+        if self.postponed_sweeps().remove(directory) {
             self.sweep_layers(directory);
         }
         swept
@@ -133,7 +133,7 @@ impl Kernel {
     }
 
     /// Changes layers while none are being made.
-    pub(super) fn alone_with_layers(
+    pub(super) fn with_layers_locked(
         &self,
         directory: &Path,
         work: impl FnOnce() -> Result<(), LayerError>,
@@ -156,12 +156,12 @@ impl Kernel {
             break work();
         };
         // Sweeps were postponed meanwhile.
-        self.sweep_what_was_left();
+        self.sweep_postponed();
         done.map(|()| Outcome::DONE).map_err(|e| e.fault(file_object(directory)))
     }
 
-    fn unswept(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
-        self.unswept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn postponed_sweeps(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.postponed_sweeps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -186,8 +186,8 @@ mod tests {
     fn a_sweep_that_was_put_off_is_made_by_the_last_who_makes_a_layer() {
         let ((dir, leftover), kernel) = (with_leftover(), Kernel::host());
         kernel
-            .making_layers(|| {
-                kernel.making_layers(|| {
+            .with_new_layers(|| {
+                kernel.with_new_layers(|| {
                     assert!(!kernel.sweep_layers(dir.path()).changed);
                     Ok(())
                 })?;
@@ -201,10 +201,10 @@ mod tests {
     #[test]
     fn what_this_process_makes_is_no_leftover() {
         let ((dir, new), kernel) = (with_leftover(), Kernel::host());
-        kernel.note_new(&new);
+        kernel.mark_new(&new);
         kernel.sweep_layers(dir.path());
         assert!(new.exists());
-        kernel.forget_new(&new);
+        kernel.unmark_new(&new);
         kernel.sweep_layers(dir.path());
         assert!(!new.exists());
     }

@@ -1,4 +1,4 @@
-//! Volume groups and logical volumes: their actions, and what LVM says of them.
+//! Volume groups and logical volumes: their actions and look-ups.
 
 use std::path::Path;
 
@@ -56,7 +56,7 @@ impl Kernel {
             }
             A::ProtectLv { vg, lv } => lvm().protect(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))?,
             A::ActivateLv { vg, lv } => {
-                // The node is there exactly as long as the volume is active.
+                // The node exists exactly while the volume is active.
                 if lvm::node(vg, lv).exists() {
                     return Ok(Outcome::UNCHANGED);
                 }
@@ -80,7 +80,7 @@ impl Kernel {
                 return Ok(Outcome { old: Some(found.size.to_string()), changed: true, ..Outcome::DONE });
             }
             A::FillLv { vg, lv, from_bytes } => return self.fill_lv(vg, lv, *from_bytes),
-            // One of that name without the tag is somebody else's.
+            // One of that name without the tag is not Bulkhead's.
             A::RemoveLv { vg, lv, owner_tag } => {
                 lvm().remove(vg, lv, Some(owner_tag)).map_err(|e| e.fault(of_lv(vg, lv)))?
             }
@@ -88,7 +88,7 @@ impl Kernel {
         Ok(Outcome::changed(changed))
     }
 
-    /// Never over a file system: after a growth that was cut off, somebody may have made it larger by hand.
+    /// Never over a file system: after an interrupted growth, an operator may have grown it by hand.
     fn fill_lv(&self, vg: &str, lv: &str, from: Bytes) -> Result<Outcome, Fault> {
         let (node, object) = (lvm::node(vg, lv), format!("logical volume {vg}/{lv}"));
         let mut from = from;
@@ -123,12 +123,12 @@ impl VolumeGroups for Kernel {
 
     fn vg_devices(&self, vg: &str) -> Result<Vec<DevNo>, Fault> {
         let paths = lvm().pv_devices(vg).map_err(|e| e.fault(format!("volume group {vg}")))?;
-        // One that is missing has no node, and is not the device that somebody asks for.
+        // A missing one has no node, and cannot be the device in question.
         Ok(paths.iter().filter_map(|path| block::devno_of(path).ok()).collect())
     }
 }
 
-/// Removes a group that Bulkhead made: its thin pool first, which must hold no volume any more, then the label.
+/// Removes a group that Bulkhead made: first its thin pool, which must have no volumes, finally the label.
 fn remove_vg(vg: &str, owner_tag: &str, thin_pool: Option<&str>, device: &str) -> Result<bool, Fault> {
     let object = format!("volume group {vg}");
     if let Some(group) = lvm().vg(vg).map_err(|e| e.fault(&object))? {

@@ -36,8 +36,8 @@ impl Kernel {
                 file::sync_fs(target).map_err(|e| e.fault(format!("mount point {}", target.display())))?;
                 Ok(Outcome::DONE)
             }
-            A::AttachSibling { device, volume, target, domain } => self.attach_sibling(device, *volume, target, domain),
-            A::DetachSibling { volume } => self.detach_sibling(*volume),
+            A::AttachPeer { device, volume, target, domain } => self.attach_peer(device, *volume, target, domain),
+            A::DetachPeer { volume } => self.detach_peer(*volume),
             A::TrimFs { target, start_bytes, length_bytes, .. } => {
                 trim_fs(&self.roots, target, *start_bytes, *length_bytes).map(Outcome::discarded)
             }

@@ -57,9 +57,7 @@ impl Kernel {
                     };
                     proof.members.push(self.member(thread.ok()??, cgroup)?);
                 }
-                Action::Mount(MountAction::AttachSibling {
-                    device: DeviceRef::Image { image, .. }, volume, ..
-                }) => {
+                Action::Mount(MountAction::AttachPeer { device: DeviceRef::Image { image, .. }, volume, .. }) => {
                     if let Attached::Served(_) = self.attached(image, *volume).ok()?? {
                         let reader = packet::connect_to(&servers::peers_socket(&self.roots)).ok()?;
                         proof.reader = Some(packet::peer(&reader).ok()??);

@@ -1,7 +1,7 @@
 //! Images as block devices: each with a block server of its own, or on a loop device.
 //!
-//! A block server is a process that this one starts and does not wait for: it outlives the daemon, and is found again by what
-//! is written on its device.
+//! A block server is a process that the daemon starts and does not wait for: it outlives the daemon, and is found again by its
+//! device's registration.
 
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
@@ -33,13 +33,13 @@ use super::act::Outcome;
 use super::faults::{Classify, file as file_object};
 use crate::host::OpenDevice;
 
-/// How long a server that is being started may need, which waits for all that the one before it had under way.
+/// How long starting a server may take: it waits for the requests in progress of its predecessor.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long a server that is told to end may need for what it has under way: a disk may hang for a while.
+/// How long stopping a server may take: its requests in progress may wait for a slow disk.
 const SERVER_END_LIMIT: Duration = Duration::from_secs(60);
 
-/// How the kernel shows a layer that a process has open and that has no name any more (`/proc/PID/fd`).
+/// How the kernel shows an open layer that has been removed (`/proc/PID/fd`).
 const GONE_LAYER: &str = ".layer (deleted)";
 
 /// The device of an image.
@@ -69,37 +69,37 @@ impl Kernel {
         }
     }
 
-    /// The device of an image, with its server or without.
+    /// The device of an image, whether or not it has a server.
     pub(super) fn attached(&self, image: &Path, volume: Uuid) -> Result<Option<Attached>, Fault> {
         if let Some((_, device)) = self.served(image, volume)? {
             return Ok(Some(Attached::Served(device)));
         }
-        Ok(self.loop_of(image)?.map(Attached::Loop))
+        Ok(self.loop_device(image)?.map(Attached::Loop))
     }
 
-    fn loop_of(&self, image: &Path) -> Result<Option<LoopInfo>, Fault> {
+    fn loop_device(&self, image: &Path) -> Result<Option<LoopInfo>, Fault> {
         loopdev::find_by_backing(&self.roots, image).map_err(|e| e.fault(file_object(image)))
     }
 
-    /// Makes a device of an image, or keeps the one that it has; a server that is gone gets a successor. A device of the volume that
+    /// Makes a device of an image, or keeps the existing one; a missing server is replaced. A device of the volume that
     /// serves another image is removed first.
     ///
     /// # Errors
-    /// [`Kernel::cleared`]'s and [`Kernel::serve`]'s.
+    /// [`Kernel::own_device`]'s and [`Kernel::serve`]'s.
     pub(super) fn attach_image(&self, server: Server, spec: &ServeSpec) -> Result<Outcome, Fault> {
         let image = &spec.image;
-        if let Some((_, device)) = self.cleared(image, spec.volume)? {
+        if let Some((_, device)) = self.own_device(image, spec.volume)? {
             return match server_of(&device) {
-                Some(pid) => self.settle(&device, pid, spec),
+                Some(pid) => self.restore_served(&device, pid, spec),
                 None => self.serve(spec).map(|()| Outcome::DONE),
             };
         }
-        if self.loop_of(image)?.is_some() {
+        if self.loop_device(image)?.is_some() {
             return Ok(Outcome::UNCHANGED);
         }
         if let Some(below) = &spec.below {
             activate_below(below);
-            // Without a server it would be another device than its record says.
+            // Without a server it would not be the device that its record describes.
             let served = self.ublk().map_err(|e| e.fault(file_object(image)).reason(Reason::SharingNeedsUblk));
             return served.and_then(|_| self.serve(spec)).map(|()| Outcome::DONE);
         }
@@ -122,40 +122,40 @@ impl Kernel {
         Ok(Outcome::DONE)
     }
 
-    /// Makes a layer of what an image holds, and has another server serve it on top of that when it had one.
-    pub(super) fn freeze_image(&self, image: &Path, volume: Uuid, layer: Uuid) -> Result<Outcome, Fault> {
+    /// Makes a layer from an image's content, and replaces its server, if it has one, by one that serves the image on top of it.
+    pub(super) fn create_layer(&self, image: &Path, volume: Uuid, layer: Uuid) -> Result<Outcome, Fault> {
         let object = || file_object(image);
         let _replacing = self.replacing.begin(volume);
-        let mut server = self.cleared(image, volume)?;
+        let mut server = self.own_device(image, volume)?;
         if server.is_none() {
-            if self.loop_of(image)?.is_some() {
+            if self.loop_device(image)?.is_some() {
                 let cause = "it is on a loop device, which does not support layers";
                 return Err(Fault::new(Code::Unsupported, object(), cause)
                     .hint("on a kernel with ublk, detach the volume from its tenant and attach it again"));
             }
-            // What has become a layer's cannot be a loop device's again.
+            // An image on a layer cannot go back to a loop device.
             self.ublk().map_err(|e| e.fault(object()))?;
         }
         let stop = || {
             let Some((control, device)) = &mut server else { return };
             let found = control.info(device.id).ok().flatten().and_then(|device| device.server().ok().flatten());
-            // One that does not end is waited for in vain, and that is told.
+            // If it does not exit, waiting for it fails with an error.
             let _ = found.map(|server| server.kill());
         };
         let changed = layer::freeze(image, layer, SERVER_END_LIMIT, stop).map_err(|e| e.fault(object()))?;
         if changed && let Some((_, device)) = server {
-            let told = servers::of(&self.roots, &device.name());
+            let recorded = servers::of(&self.roots, &device.name());
             let gone = || Fault::new(Code::Internal, object(), "its block server is no longer known");
-            self.serve(&ServeSpec { layered: true, ..told.ok_or_else(gone)? })?;
+            self.serve(&ServeSpec { layered: true, ..recorded.ok_or_else(gone)? })?;
         }
         Ok(Outcome::changed(changed))
     }
 
-    /// Has another server serve an image, if its own has layers open that are gone.
+    /// Replaces an image's server, if it has removed layers open.
     pub(super) fn renew_stale(&self, image: &Path, volume: Uuid) -> Result<Outcome, Fault> {
         let Some((_, device)) = self.served(image, volume)? else { return Ok(Outcome::UNCHANGED) };
-        let (pid, told) = (server_of(&device), servers::of(&self.roots, &device.name()));
-        let (Some(pid), Some(told)) = (pid, told) else { return Ok(Outcome::UNCHANGED) };
+        let (pid, recorded) = (server_of(&device), servers::of(&self.roots, &device.name()));
+        let (Some(pid), Some(recorded)) = (pid, recorded) else { return Ok(Outcome::UNCHANGED) };
         let is_gone = |path: &Path| path.to_str().is_some_and(|path| path.ends_with(GONE_LAYER));
         let failed = |error| {
             Fault::new(Code::Internal, file_object(image), format!("its server's files cannot be listed: {error}"))
@@ -164,7 +164,7 @@ impl Kernel {
         if !open.iter().any(|path| is_gone(path)) {
             return Ok(Outcome::UNCHANGED);
         }
-        self.renew_server(&device, &told)?;
+        self.renew_server(&device, &recorded)?;
         Ok(Outcome::DONE)
     }
 
@@ -174,20 +174,20 @@ impl Kernel {
             let old = grown.map_err(|e| e.fault(file_object(image)))?;
             return Ok(Outcome { old: Some(old.to_string()), changed: old < size, ..Outcome::DONE });
         }
-        let Some(info) = self.loop_of(image)? else { return Ok(Outcome::UNCHANGED) };
+        let Some(info) = self.loop_device(image)? else { return Ok(Outcome::UNCHANGED) };
         loopdev::set_capacity(&self.roots, &info).map_err(|e| e.fault(file_object(image)))?;
         Ok(Outcome::DONE)
     }
 
     pub(super) fn detach_image(&self, image: &Path, volume: Uuid) -> Result<Outcome, Fault> {
         let object = || file_object(image);
-        // A successor for it would be in the way of whoever removes its cgroup.
+        // A successor would prevent the removal of its cgroup.
         let _ending = self.replacing.begin(volume);
-        // A server that is just being started has its device first.
+        // A server that is being started gets its device first.
         let starting = servers::lock(&self.roots, volume, START_LIMIT).map_err(|e| e.fault(object()))?;
         if let Some((mut control, device)) = self.device_of(image, volume)? {
             servers::remove(&mut control, &self.roots, &device).map_err(|e| e.fault(object()))?;
-            // It ended as it was told to: there is nothing to look for in its log.
+            // It was stopped on purpose: its log contains nothing of interest.
             servers::clean_up(&self.roots, volume).map_err(|e| e.fault(object()))?;
             return Ok(Outcome {
                 old: Some(device.node(&self.roots).display().to_string()),
@@ -197,12 +197,12 @@ impl Kernel {
         }
         servers::clean_up(&self.roots, volume).map_err(|e| e.fault(object()))?;
         drop(starting);
-        let Some(info) = self.loop_of(image)? else { return Ok(Outcome::UNCHANGED) };
+        let Some(info) = self.loop_device(image)? else { return Ok(Outcome::UNCHANGED) };
         loopdev::detach(&self.roots, &info).map_err(|e| e.fault(object()))?;
         Ok(Outcome { old: Some(info.dev_path.display().to_string()), changed: true, ..Outcome::DONE })
     }
 
-    /// The open device of an image, and what makes it.
+    /// The open device of an image, and its backing.
     pub(super) fn open_image(&self, image: &Path, volume: Uuid) -> Result<Option<OpenDevice>, Fault> {
         let (path, dev, backing) = match self.attached(image, volume)? {
             None => return Ok(None),
@@ -214,12 +214,12 @@ impl Kernel {
                 (info.dev_path, info.dev, Backing::Loop { direct_io: info.direct_io, no_ublk })
             }
             Some(Attached::Served(device)) => {
-                let told = servers::of(&self.roots, &device.name());
-                let base = told.as_ref().and_then(|spec| spec.below.as_ref());
+                let recorded = servers::of(&self.roots, &device.name());
+                let base = recorded.as_ref().and_then(|spec| spec.below.as_ref());
                 let lost_base = base.filter(|base| !base.exists()).cloned();
-                // Images that are written as they are needed, or lie on layers, are not prepared.
+                // Images that are provisioned on demand, or on layers, are not prepared.
                 let is_prepared = |spec: &ServeSpec| !spec.discards && !spec.layered && spec.below.is_none();
-                let unprepared = if told.as_ref().is_some_and(is_prepared) {
+                let unprepared = if recorded.as_ref().is_some_and(is_prepared) {
                     image::unwritten(image).map_err(|e| e.fault(file_object(image)))?
                 } else {
                     Bytes(0)
@@ -234,7 +234,7 @@ impl Kernel {
         Ok(Some(OpenDevice { path, dev, backing, logical_block_bytes }))
     }
 
-    /// How what an image's block server writes is charged; `None` when it has none.
+    /// How the writes of an image's block server are charged; `None` if it has none.
     pub(super) fn server_accounting(&self, image: &Path, volume: Uuid, wanted: &CgroupPath) -> Option<Accounting> {
         let none = |reason: String| Some(Accounting::None { reason });
         let device = match self.served(image, volume) {
@@ -250,10 +250,10 @@ impl Kernel {
         }
     }
 
-    /// The ublk device of a volume, if it has one that serves this image.
+    /// The ublk device of a volume that serves this image, if there is one.
     ///
     /// # Errors
-    /// `InUse` when it serves another one: what holds that must never be taken for the volume.
+    /// `InUse` if it serves another image, which must never be taken for the volume's.
     fn served(&self, image: &Path, volume: Uuid) -> Result<Option<(Control, DeviceInfo)>, Fault> {
         let found = self.device_of(image, volume)?;
         if let Some((_, device)) = &found
@@ -268,12 +268,12 @@ impl Kernel {
         Ok(found)
     }
 
-    /// The ublk device of a volume, if it has one that serves this image; one that serves another is removed. While a volume goes back to
-    /// a snapshot, what shall take its place is served under its identity, and the check of that may outlive a daemon that is killed.
+    /// The ublk device of a volume that serves this image, if there is one; one that serves another image is removed. During a rollback the
+    /// replacement is served under the volume's identity, and its check may outlive a killed daemon.
     ///
     /// # Errors
-    /// `InUse` while something uses the other one.
-    fn cleared(&self, image: &Path, volume: Uuid) -> Result<Option<(Control, DeviceInfo)>, Fault> {
+    /// `InUse` while the other one is in use.
+    fn own_device(&self, image: &Path, volume: Uuid) -> Result<Option<(Control, DeviceInfo)>, Fault> {
         let found = self.device_of(image, volume)?;
         let Some((_, device)) = &found else { return Ok(None) };
         let Some(other) = servers::other_image(&self.roots, &device.name(), image) else { return Ok(found) };
@@ -283,7 +283,7 @@ impl Kernel {
         Ok(None)
     }
 
-    /// The ublk device of a volume, whatever it serves.
+    /// The ublk device of a volume, whichever image it serves.
     fn device_of(&self, image: &Path, volume: Uuid) -> Result<Option<(Control, DeviceInfo)>, Fault> {
         let mut control = match Control::open(&self.roots) {
             Err(UblkError::Unavailable { .. }) => return Ok(None),
@@ -302,7 +302,7 @@ impl Kernel {
         Ok(found.map(|device| (control, device)))
     }
 
-    /// The driver, its module loaded if need be, when it can do what block servers need.
+    /// The driver, with its module loaded, if it has the features that block servers need.
     fn ublk(&self) -> Result<Control, UblkError> {
         let mut control = match Control::open(&self.roots) {
             Err(UblkError::Unavailable { source, .. }) if source.kind() == ErrorKind::NotFound => {
@@ -316,13 +316,13 @@ impl Kernel {
         Ok(control)
     }
 
-    /// Starts a block server, which takes over the device where there is one.
+    /// Starts a block server, which takes over an existing device.
     pub(crate) fn serve(&self, spec: &ServeSpec) -> Result<(), Fault> {
         self.start_server(spec, false)
     }
 
-    /// Starts a block server for a device that lost its own; where the device is gone as well, nothing is to be done.
-    pub(crate) fn succeed(&self, spec: &ServeSpec) -> Result<(), Fault> {
+    /// Starts a successor for a device whose server is gone; does nothing if the device is gone as well.
+    pub(crate) fn start_successor(&self, spec: &ServeSpec) -> Result<(), Fault> {
         self.start_server(spec, true)
     }
 
@@ -337,7 +337,7 @@ impl Kernel {
         tool.run().map(drop).map_err(|error| error.fault(object()))
     }
 
-    /// Ends a server, and starts another; I/O waits meanwhile.
+    /// Replaces a server; I/O waits meanwhile.
     fn renew_server(&self, device: &DeviceInfo, spec: &ServeSpec) -> Result<(), Fault> {
         let failed = |error: io::Error| Fault::new(Code::Internal, file_object(&spec.image), error.to_string());
         let _replacing = self.replacing.begin(spec.volume);
@@ -351,8 +351,8 @@ impl Kernel {
         self.serve(spec)
     }
 
-    /// Brings back what may have been lost of a device that is served by this process.
-    fn settle(&self, device: &DeviceInfo, pid: u32, spec: &ServeSpec) -> Result<Outcome, Fault> {
+    /// Restores what may have been lost of a device with a running server.
+    fn restore_served(&self, device: &DeviceInfo, pid: u32, spec: &ServeSpec) -> Result<Outcome, Fault> {
         let object = || file_object(&spec.image);
         if sized::size(&self.roots, device).is_none() {
             let size = image::size(&spec.image).map_err(|source| {
@@ -362,13 +362,16 @@ impl Kernel {
                 .map_err(|e| e.fault(object()))?;
         }
         let Some(cgroup) = &spec.cgroup else { return Ok(Outcome::UNCHANGED) };
-        let told = servers::of(&self.roots, &device.name());
-        if told.as_ref().is_some_and(|told| (told.flatten, told.read_from) != (spec.flatten, spec.read_from)) {
-            // The new server tells it. Told before, a crash in between would leave the old one for good.
+        let recorded = servers::of(&self.roots, &device.name());
+        if recorded
+            .as_ref()
+            .is_some_and(|recorded| (recorded.flatten, recorded.read_from) != (spec.flatten, spec.read_from))
+        {
+            // The new server registers itself. If it were registered before, a crash in between would leave the old one running.
             self.renew_server(device, spec)?;
             return Ok(Outcome::DONE);
         }
-        if told.as_ref() != Some(spec) {
+        if recorded.as_ref() != Some(spec) {
             servers::tell(&self.roots, device, spec).map_err(|e| e.fault(object()))?;
         }
         let found = cgroup::cgroup_of(&self.roots, pid).map_err(|e| e.fault(object()))?;
@@ -380,7 +383,7 @@ impl Kernel {
     }
 }
 
-/// Activates the volume with which another one shares memory. Where it is gone, nothing is shared, and nothing is lost.
+/// Activates the volume that another one shares memory with. If it is gone, nothing is shared, and nothing is lost.
 fn activate_below(node: &Path) {
     let mut names = node.iter().rev().filter_map(OsStr::to_str);
     let (Some(lv), Some(vg)) = (names.next(), names.next()) else { return };
@@ -391,7 +394,7 @@ fn activate_below(node: &Path) {
     }
 }
 
-/// The process that serves a device, if it lives.
+/// The process that serves a device, if it is running.
 pub(super) fn server_of(device: &DeviceInfo) -> Option<u32> {
     device.server().ok().flatten()?;
     device.server_pid

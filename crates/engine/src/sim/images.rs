@@ -46,7 +46,7 @@ impl World {
                 self.written.remove(path);
                 self.images.remove(path).is_some()
             }
-            A::FreezeImage { image, layer, .. } => {
+            A::CreateLayer { image, layer, .. } => {
                 assert!(self.images.contains_key(image), "a missing image became a layer");
                 let path = PathBuf::from(layer.to_string());
                 if !self.empty.insert(image.clone()) {
@@ -101,12 +101,12 @@ impl Images for Sim {
         Ok(self.world().layer_tree())
     }
 
-    fn part(&self, path: &Path) -> Result<Option<StagingState>, Fault> {
-        Ok(self.world().part(path))
+    fn staging_file(&self, path: &Path) -> Result<Option<StagingState>, Fault> {
+        Ok(self.world().staging_file(path))
     }
 
-    fn part_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault> {
+    fn staging_file_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault> {
         // Here nobody holds one, and no time passes.
-        Ok(for_at_least.is_zero() && self.world().parts.contains_key(path))
+        Ok(for_at_least.is_zero() && self.world().staging_files.contains_key(path))
     }
 }

@@ -20,7 +20,7 @@ impl World {
     pub(super) fn act_on_layer(&mut self, action: &LayerAction) -> Result<bool, Fault> {
         use LayerAction as A;
         Ok(match action {
-            A::CreatePart { path, content, base, size_bytes } => {
+            A::CreateStagingFile { path, content, base, size_bytes } => {
                 let missing = base.filter(|base| !self.below.contains_key(&PathBuf::from(base.to_string())));
                 if missing.is_some() {
                     return Err(Fault::new(Code::NotFound, path.display(), "its base is missing"));
@@ -32,14 +32,14 @@ impl World {
                     received: Some(Bytes(0)),
                     layer: StagingLayer::Missing,
                 };
-                let is_new = self.part(path).is_none_or(|part| part.layer == StagingLayer::Same);
+                let is_new = self.staging_file(path).is_none_or(|part| part.layer == StagingLayer::Same);
                 if is_new {
-                    self.parts.insert(path.clone(), new);
+                    self.staging_files.insert(path.clone(), new);
                 }
                 is_new
             }
-            A::PublishPart { path, image } => {
-                let part = self.parts.get_mut(path).expect("it is being received");
+            A::PublishStagingFile { path, image } => {
+                let part = self.staging_files.get_mut(path).expect("it is being received");
                 assert!(part.received.is_none(), "a part was published that is not whole");
                 let layer = self.below.entry(PathBuf::from(part.content.to_string()));
                 part.layer = if matches!(layer, Entry::Vacant(_)) { StagingLayer::Same } else { StagingLayer::Other };
@@ -48,14 +48,14 @@ impl World {
                 let fs = Some(FileSystem::new(FsKind::Ext4, part.size));
                 self.images.insert(image.clone(), (part.size, fs)).is_none()
             }
-            A::RemovePart { path } => self.parts.remove(path).is_some(),
+            A::RemoveStagingFile { path } => self.staging_files.remove(path).is_some(),
             A::SweepLayers { .. } => {
                 self.images.retain(|image, _| image.extension().is_none_or(|extension| extension != NEW_SUFFIX));
                 let unused = self.unused_layers();
                 self.below.retain(|path, _| !unused.contains(path));
                 !unused.is_empty()
             }
-            A::SetLayersApart { layers, names, .. } => {
+            A::SetLayersAside { layers, names, .. } => {
                 if !self.layer_tree().has_run(layers) {
                     return Err(Fault::new(Code::InUse, "layers", "something lies on them"));
                 }
@@ -83,7 +83,7 @@ impl World {
     pub(super) fn unused_layers(&self) -> BTreeSet<PathBuf> {
         let mut needed: Vec<Uuid> =
             self.images.keys().filter_map(|image| self.below.get(image).copied().flatten()).collect();
-        needed.extend(self.parts.values().filter_map(|part| part.base));
+        needed.extend(self.staging_files.values().filter_map(|part| part.base));
         let mut unused: BTreeSet<PathBuf> =
             self.below.keys().filter(|path| !self.images.contains_key(*path)).cloned().collect();
         while let Some(layer) = needed.pop() {
@@ -102,12 +102,12 @@ impl World {
                 None => tree.needed.extend(*below),
             }
         }
-        tree.needed.extend(self.parts.values().filter_map(|part| part.base));
+        tree.needed.extend(self.staging_files.values().filter_map(|part| part.base));
         tree
     }
 
-    pub(super) fn part(&self, path: &Path) -> Option<StagingState> {
-        let part = self.parts.get(path)?;
+    pub(super) fn staging_file(&self, path: &Path) -> Option<StagingState> {
+        let part = self.staging_files.get(path)?;
         let has_layer = self.below.contains_key(&PathBuf::from(part.content.to_string()));
         let layer = match part.layer {
             _ if !has_layer => StagingLayer::Missing,

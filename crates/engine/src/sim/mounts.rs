@@ -34,7 +34,7 @@ impl World {
                 if self.busy.contains(target) {
                     return Err(Fault::new(Code::InUse, target.display(), "a process keeps it busy"));
                 }
-                assert!(self.siblings.values().all(|lent| lent != target), "siblings keep it from being unmounted");
+                assert!(self.peers.values().all(|lent| lent != target), "siblings keep it from being unmounted");
                 self.journals.remove(target);
                 self.mounts.remove(target).is_some()
             }
@@ -54,11 +54,11 @@ impl World {
                 assert!(!self.written.contains(&path), "what was written in advance was trimmed");
                 true
             }
-            A::AttachSibling { volume, target, .. } => {
+            A::AttachPeer { volume, target, .. } => {
                 assert!(self.mounts.contains_key(target), "what is not mounted was lent to siblings");
-                self.siblings.insert(*volume, target.clone()).as_ref() != Some(target)
+                self.peers.insert(*volume, target.clone()).as_ref() != Some(target)
             }
-            A::DetachSibling { volume } => self.siblings.remove(volume).is_some(),
+            A::DetachPeer { volume } => self.peers.remove(volume).is_some(),
         })
     }
 

@@ -23,9 +23,7 @@ impl Proof for Kept {
                 let target = world.mounts.iter().find(|(_, mounted)| *mounted == device).map(|(target, _)| target);
                 target.and_then(|target| world.journals.get(target)) == Some(cgroup)
             }
-            Action::Mount(MountAction::AttachSibling { volume, target, .. }) => {
-                world.siblings.get(volume) == Some(target)
-            }
+            Action::Mount(MountAction::AttachPeer { volume, target, .. }) => world.peers.get(volume) == Some(target),
             Action::Cgroup(CgroupAction::CreateCgroup { cgroup }) => world.cgroups.contains_key(cgroup),
             Action::Cgroup(CgroupAction::EnableController { cgroup, .. }) => world.cpu_below.contains(cgroup),
             Action::Cgroup(CgroupAction::WriteCgroup { cgroup, file, value }) => {

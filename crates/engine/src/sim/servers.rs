@@ -93,7 +93,7 @@ impl Volumes for Sim {
     fn heat(&self, volume: Uuid) -> Result<Heat, Fault> {
         let mut heat = Heat { version: Heat::VERSION, counts: Vec::new() };
         // Who lends has borrowed.
-        if self.world().siblings.contains_key(&volume) {
+        if self.world().peers.contains_key(&volume) {
             heat.count(HeatSource::Sibling(volume), 4096);
         }
         Ok(heat)

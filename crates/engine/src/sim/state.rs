@@ -52,7 +52,7 @@ impl StateFiles for Sim {
             .files
             .keys()
             .chain(world.images.keys())
-            .chain(world.parts.keys())
+            .chain(world.staging_files.keys())
             .filter(|path| path.parent() == Some(dir));
         Ok(Some(names.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect()))
     }

@@ -118,7 +118,7 @@ fn work(sim: &Sim, control: &OwnedFd, spec: WorkSpec, play: Play) -> std::io::Re
             if let Play::Fails(fault) = play {
                 return say(&Report::Failed(fault));
             }
-            sim.fill_part(&task.part);
+            sim.fill_staging_file(&task.part);
             return say(&Report::Done(Outcome::Received));
         }
         // It has no stream.

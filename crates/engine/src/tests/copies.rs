@@ -97,7 +97,7 @@ fn peers_release_a_volume_before_it_is_unmounted() {
     let rows = engine.heatmap().unwrap();
     assert_eq!(rows.iter().map(|row| row.source_name.as_str()).collect::<Vec<_>>(), ["file/c"]);
     // The reader may have been killed; it is told again.
-    sim.forget_siblings();
+    sim.kill_peer_reader();
     engine.tick();
     assert_eq!((engine.heatmap().unwrap().len(), engine.problems().len()), (1, 0));
     // The simulated host would notice if it were unmounted first.

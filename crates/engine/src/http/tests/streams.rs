@@ -232,7 +232,7 @@ async fn what_a_worker_has_received_becomes_a_volume() {
     assert_eq!(done.object, Some(daemon.client.volume_inspect(&volume("files/r")).await.unwrap()));
     assert_eq!(sim.came(), b"a whole stream");
     assert_eq!(receive(&daemon).await.unwrap_err().code, Code::AlreadyExists);
-    assert!(sim.leftovers().cgroups.is_empty() && sim.leftovers().parts.is_empty());
+    assert!(sim.leftovers().cgroups.is_empty() && sim.leftovers().staging_files.is_empty());
     daemon.stop().await.unwrap();
 }
 

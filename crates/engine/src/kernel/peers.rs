@@ -29,13 +29,13 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const END_LIMIT: Duration = Duration::from_secs(5);
 
 /// A reader that did not answer, or refused.
-struct Silent {
+struct ReaderFailure {
     reader: Option<Handle>,
     why: String,
 }
 
 impl Kernel {
-    pub(super) fn attach_sibling(
+    pub(super) fn attach_peer(
         &self,
         device: &DeviceRef,
         volume: Uuid,
@@ -52,7 +52,7 @@ impl Kernel {
         let root = File::open(target).map_err(|error| failed("its root directory cannot be opened", &error))?;
         let hello = Hello::Attach { volume, id: served.id, domain: domain.to_owned() };
         for started in [false, true] {
-            match self.tell_reader(&hello, Some(&root)) {
+            match self.ask_reader(&hello, Some(&root)) {
                 Ok(Some(changed)) => return Ok(Outcome::changed(changed)),
                 Err(silent) if started => return Err(failed("the peer reader", &silent.why)),
                 Err(silent) => self.end_reader(&silent).map_err(|error| failed("the peer reader", &error))?,
@@ -64,8 +64,8 @@ impl Kernel {
         Ok(Outcome::UNCHANGED)
     }
 
-    pub(super) fn detach_sibling(&self, volume: Uuid) -> Result<Outcome, Fault> {
-        match self.tell_reader(&Hello::Detach { volume }, None) {
+    pub(super) fn detach_peer(&self, volume: Uuid) -> Result<Outcome, Fault> {
+        match self.ask_reader(&Hello::Detach { volume }, None) {
             Ok(changed) => Ok(Outcome::changed(changed.unwrap_or(false))),
             // Its read hangs. Its successor gets all volumes again.
             Err(silent) => self.end_reader(&silent).map(|()| Outcome::DONE).map_err(|error| {
@@ -77,7 +77,7 @@ impl Kernel {
     }
 
     /// Sends a message to the peer reader and returns whether it changed anything; `None` if there is no reader.
-    fn tell_reader(&self, hello: &Hello, root: Option<&File>) -> Result<Option<bool>, Silent> {
+    fn ask_reader(&self, hello: &Hello, root: Option<&File>) -> Result<Option<bool>, ReaderFailure> {
         let socket = match packet::connect_to(&servers::peers_socket(&self.roots)) {
             Ok(socket) => socket,
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
@@ -89,7 +89,7 @@ impl Kernel {
                 return Ok(None);
             }
         };
-        let silent = |why: String| Silent { reader: packet::peer(&socket).ok().flatten(), why };
+        let silent = |why: String| ReaderFailure { reader: packet::peer(&socket).ok().flatten(), why };
         let asked = || {
             packet::limit(&socket, ANSWER_LIMIT)?;
             packet::send(&socket, &serde_json::to_vec(hello)?, root.map(|root| root.as_fd()))?;
@@ -106,7 +106,7 @@ impl Kernel {
         }
     }
 
-    fn end_reader(&self, silent: &Silent) -> io::Result<()> {
+    fn end_reader(&self, silent: &ReaderFailure) -> io::Result<()> {
         let Some(process) = &silent.reader else { return Ok(()) };
         tracing::warn!(why = silent.why, "killing the peer reader");
         process.kill()?;
