@@ -364,7 +364,7 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
         ("cut.tar.gz", "file/x", &[][..], 10, &["it is cut off", "archive again"][..]),
         ("out.tar", "file/x", &[], 2, &["../../escaped", "leads out of the archive"]),
         ("foreign.tar", "file/x", &["--strict"], 8, &["com.apple.quarantine of 1 entry", "without `strict`"]),
-        ("loop.tar", "file/x", &[], 2, &["behind the symbolic link", "which is one of a loop"]),
+        ("loop.tar", "file/x", &[], 2, &["behind the symbolic link", "which is part of a loop"]),
         ("linked.tar", "file/x", &[], 2, &["hard link", "leads out"]),
         ("damaged", "file/x", &[], 10, &["is damaged: its digest is sha256:"]),
         ("list.py", "file/x", &[], 2, &["not a directory, tar archive or OCI image"]),
