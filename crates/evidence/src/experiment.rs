@@ -3,6 +3,7 @@
 pub(crate) mod attribution;
 pub(crate) mod churn;
 pub(crate) mod clone_read;
+mod containers;
 pub(crate) mod disk_models;
 pub(crate) mod journal_cost;
 pub(crate) mod journal_fsync;

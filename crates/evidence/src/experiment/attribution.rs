@@ -19,7 +19,6 @@ use bulkhead_core::observe::cost::CallCost;
 use bulkhead_core::observe::record::Kind;
 use bulkhead_core::units::Bytes;
 use bulkhead_measure::cgroup_run::{Load, wait_until};
-use bulkhead_measure::cleanup::{lock, with_removal};
 use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, is_wanted, n_rounds, put};
 use bulkhead_measure::journal_cost::{Features, MAX_CALLS, Request, costs, measure};
 use bulkhead_measure::load::{LoadArgs, LoadKind};
@@ -29,6 +28,7 @@ use bulkhead_sys::cgroup;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::Scratch;
 
+use super::containers::in_slice;
 use crate::calls::{Batch, METADATA, OTHER, thread_cpu};
 use crate::estimate::Counts;
 use crate::figure as f;
@@ -71,8 +71,6 @@ const N_PAIRS: usize = 11;
 const BATCH: Duration = Duration::from_millis(100);
 /// Size of the journal: no commit is forced by a full one.
 const JOURNAL: Bytes = Bytes::mib(256);
-/// The cgroup of all containers.
-const SLICE: &str = "bulkhead-bench.slice";
 /// How often the tracer is polled, as the daemon does.
 const POLL: Duration = Duration::from_millis(200);
 
@@ -85,16 +83,7 @@ fn seconds(quick: bool) -> f64 {
 }
 
 fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
-    let mut frame = Frame::new(METHOD.name, ABOUT, options, progress);
-    let _lock = lock()?;
-    let roots = Roots::host();
-    let slice: CgroupPath = SLICE.parse()?;
-    // What a killed run left.
-    cgroup::remove_tree(&roots, &slice).context("the cgroup of an earlier run")?;
-    let worked = work(&mut frame, &roots, &slice);
-    with_removal(worked, cgroup::remove_tree(&roots, &slice).map(drop).context("the containers' cgroups"))?;
-    frame.write()?;
-    Ok(frame.experiment)
+    in_slice((METHOD.name, ABOUT), options, progress, work)
 }
 
 fn work(frame: &mut Frame<'_, '_>, roots: &Roots, slice: &CgroupPath) -> Result<()> {

@@ -17,7 +17,6 @@ use bulkhead_core::observe::record::Kind;
 use bulkhead_core::units::Bytes;
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_measure::cgroup_run::{Load, wait_until};
-use bulkhead_measure::cleanup::{lock, with_removal};
 use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, no_choices, put};
 use bulkhead_measure::load::{LoadArgs, LoadKind};
 use bulkhead_measure::result::{Cell, Experiment, Round};
@@ -27,6 +26,7 @@ use bulkhead_sys::file::read_limited;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::Scratch;
 
+use super::containers::in_slice;
 use crate::figure as f;
 
 /// Its row of the table.
@@ -55,8 +55,6 @@ const SCRAPE: Duration = Duration::from_secs(5);
 /// Size of each file that is written.
 const FILE_BYTES: u64 = 2 << 20;
 const JOURNAL: Bytes = Bytes::mib(64);
-/// The cgroup of all containers.
-const SLICE: &str = "bulkhead-bench.slice";
 
 /// One round.
 fn seconds(quick: bool) -> f64 {
@@ -64,16 +62,7 @@ fn seconds(quick: bool) -> f64 {
 }
 
 fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
-    let mut frame = Frame::new(METHOD.name, ABOUT, options, progress);
-    let _lock = lock()?;
-    let roots = Roots::host();
-    let slice: CgroupPath = SLICE.parse()?;
-    // What a killed run left.
-    cgroup::remove_tree(&roots, &slice).context("the cgroup of an earlier run")?;
-    let worked = work(&mut frame, &roots, &slice);
-    with_removal(worked, cgroup::remove_tree(&roots, &slice).map(drop).context("the containers' cgroups"))?;
-    frame.write()?;
-    Ok(frame.experiment)
+    in_slice((METHOD.name, ABOUT), options, progress, work)
 }
 
 /// A container at work.
