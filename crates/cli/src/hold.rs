@@ -58,15 +58,15 @@ async fn start(args: HoldStartArgs, client: &Client, output: &Output) -> Result<
     let Some(view) = done.object else {
         return Err(Fault::new(Code::Internal, "hold", "the daemon's answer lacks the hold"));
     };
-    let device = view.hold.device;
+    let device = view.hold.device.as_str();
     let followed = match continues {
         true => {
             output.say(&format!("enforcing shares on {device}; Ctrl-C ends this and resets the weights"));
-            follow(&request, &device, signals, client, output).await
+            follow(&request, device, signals, client, output).await
         }
         false => Ok(()),
     };
-    let ended = client.hold_stop(&device, false).await;
+    let ended = client.hold_stop(device, false).await;
     followed.and(ended.map(drop))
 }
 
@@ -131,7 +131,7 @@ async fn follow(
             () = signals.received() => return Ok(()),
             _ = ticks.tick() => {}
         }
-        let Some(view) = client.hold_list().await?.into_iter().find(|view| view.hold.device == device) else {
+        let Some(view) = client.hold_list().await?.into_iter().find(|view| view.hold.device.as_str() == device) else {
             output.say(&format!("the hold on {device} was removed by someone else"));
             return Ok(());
         };
@@ -270,7 +270,7 @@ impl Show for HoldView {
             Unit::Time => "time",
         };
         let tenants = tenants.collect::<Vec<_>>().join(", ");
-        vec![self.hold.device.clone(), unit.to_owned(), self.hold.weight_file.clone(), self.state.clone(), tenants]
+        vec![self.hold.device.to_string(), unit.to_owned(), self.hold.weight_file.clone(), self.state.clone(), tenants]
     }
 
     fn fields(&self) -> Vec<(&'static str, String)> {

@@ -136,8 +136,9 @@ fn share(seen: &Observation, view: &ContainerView) -> String {
     let percent = |share: f64| format!("{:.0}", 100.0 * share);
     let device = view.main_device();
     // A container with only journal I/O has no main device.
-    let is_here = |hold: &&HoldView| device.is_none_or(|device| device.device == hold.hold.device);
-    let held = seen.holds.iter().filter(is_here).find_map(|hold| seen.standing(&view.identity, &hold.hold.device));
+    let is_here = |hold: &&HoldView| device.is_none_or(|device| device.device == hold.hold.device.as_str());
+    let held =
+        seen.holds.iter().filter(is_here).find_map(|hold| seen.standing(&view.identity, hold.hold.device.as_str()));
     match (held, device) {
         (Some(held), _) => format!("{}/{} held", percent(held.achieved_share), percent(held.target_share)),
         (None, Some(device)) => {

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::base::is_base;
 use crate::cow::{LayersView, MANY_LAYERS, MAX_LAYERS};
+use crate::devname::DevName;
 use crate::error::Fault;
 use crate::finding::{Finding, FindingId};
 use crate::journal::{self, Accounting};
@@ -293,9 +294,9 @@ pub fn of_tenant(tenant: &Tenant, facts: &TenantFacts<'_>) -> Vec<Finding> {
 
 /// A physical device on which weights have no effect.
 #[must_use]
-pub fn no_controller(device: &str, evidence: impl fmt::Display) -> Finding {
+pub fn no_controller(device: &DevName, evidence: impl fmt::Display) -> Finding {
     Finding::new(FindingId::NoController, format!("device {device}"), evidence)
-        .reason(Reason::NoController { device: device.to_owned() })
+        .reason(Reason::NoController { device: device.to_string() })
 }
 
 /// The state of a hold whose last step failed.
@@ -303,13 +304,13 @@ pub const HOLD_FAILED: &str = "failed";
 
 /// What a hold says, if its last step failed: of its device, in this state, for this reason.
 #[must_use]
-pub fn of_hold(device: &str, state: &str, reason: &str) -> Option<Finding> {
+pub fn of_hold(device: &DevName, state: &str, reason: &str) -> Option<Finding> {
     (state == HOLD_FAILED).then(|| hold_failed(device, reason))
 }
 
 /// A device on which shares are not held.
 #[must_use]
-pub fn hold_failed(device: &str, evidence: impl fmt::Display) -> Finding {
+pub fn hold_failed(device: &DevName, evidence: impl fmt::Display) -> Finding {
     Finding::new(FindingId::HoldFailed, format!("device {device}"), evidence)
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::control::strictness::STRICT;
+use crate::devname::DevName;
 use crate::finding::{Finding, FindingId};
 use crate::model::Isolation;
 use crate::reason::Reason;
@@ -33,7 +34,7 @@ impl Isolation {
     /// The finding about a device that is not isolated; `None` for one that is. On hard disks BFQ with one request in the drive at
     /// a time isolates instead; for others that was not measured, so that nothing is advised.
     #[must_use]
-    pub fn finding(self, device: &str, is_rotational: bool) -> Option<Finding> {
+    pub fn finding(self, device: &DevName, is_rotational: bool) -> Option<Finding> {
         if self.is_isolated() {
             return None;
         }
@@ -46,7 +47,7 @@ impl Isolation {
             return Some(finding);
         }
         let tunables = STRICT.map(|(tunable, value)| format!("{tunable}={value}")).into();
-        Some(finding.reason(Reason::StrictBfqNeeded { device: device.to_owned(), tunables }))
+        Some(finding.reason(Reason::StrictBfqNeeded { device: device.to_string(), tunables }))
     }
 }
 
@@ -86,18 +87,22 @@ mod tests {
 
     use super::*;
 
+    fn device(name: &str) -> DevName {
+        name.parse().unwrap()
+    }
+
     fn isolation(alone_ms: u64, beside_ms: u64) -> Isolation {
         Isolation::new(Duration::from_millis(alone_ms), Duration::from_millis(beside_ms))
     }
 
     #[test]
     fn a_strict_bfq_is_advised_on_disks_that_no_speed_isolates() {
-        let disk = isolation(25, 2250).finding("sda", true).unwrap();
+        let disk = isolation(25, 2250).finding(&device("sda"), true).unwrap();
         assert_eq!((disk.id, disk.object.as_str()), (FindingId::DeviceNotIsolated, "device sda"));
         assert!(disk.evidence.ends_with("takes 90 times as long as alone"), "{}", disk.evidence);
         let tunables = ["strict_guarantees=1", "low_latency=0", "slice_idle=20"].map(str::to_owned).into();
         assert_eq!(disk.reason, Some(Box::new(Reason::StrictBfqNeeded { device: "sda".to_owned(), tunables })));
-        let flash = isolation(1, 116).finding("nvme0n1", false).unwrap();
+        let flash = isolation(1, 116).finding(&device("nvme0n1"), false).unwrap();
         assert!(flash.evidence.contains("116 times"), "{}", flash.evidence);
         assert_eq!((flash.advice, flash.reason), (None, None), "what was not measured is not advised");
     }
@@ -106,7 +111,7 @@ mod tests {
     fn what_isolates_as_far_as_the_device_lets_it_is_no_finding() {
         // ssd, nvme-slow and the spinning disk of the lab.
         for measured in [isolation(26, 80), Isolation { alone_us: 4500, beside_us: 42_300 }, isolation(15, 30)] {
-            assert_eq!(measured.finding("sda", true), None, "{measured:?}");
+            assert_eq!(measured.finding(&device("sda"), true), None, "{measured:?}");
         }
         assert!(isolation(0, 1000).is_isolated(), "nothing to compare with");
     }
@@ -133,7 +138,7 @@ mod tests {
         fn there_is_a_finding_exactly_where_fsyncs_are_far(alone_us: u64, beside_us: u64, is_rotational: bool) {
             let measured = Isolation { alone_us, beside_us };
             let is_far = alone_us > 0 && u128::from(beside_us) >= 10 * u128::from(alone_us);
-            prop_assert_eq!(measured.finding("sda", is_rotational).is_some(), is_far);
+            prop_assert_eq!(measured.finding(&device("sda"), is_rotational).is_some(), is_far);
         }
     }
 }

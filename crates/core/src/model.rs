@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::cgroup::CgroupPath;
+use crate::devname::DevName;
 use crate::identity::Identity;
 use crate::name::{Name, NameError};
 use crate::units::{Bytes, Share};
@@ -557,7 +558,7 @@ pub struct QueueSettings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceRecord {
     /// Kernel name of the device.
-    pub name: String,
+    pub name: DevName,
     /// Serial number or other lasting identity, so that a renamed device is noticed; empty when it has none.
     pub identity: String,
     /// The controller that the operator chose.
@@ -597,7 +598,8 @@ pub enum Unit {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Hold {
     /// Kernel name of the physical device.
-    pub device: String,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub device: DevName,
     /// What shares are parts of.
     pub unit: Unit,
     /// How they are held.
@@ -655,7 +657,8 @@ impl HeldTenant {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct HeldJournal {
     /// Kernel name of the file system's device.
-    pub device: String,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub device: DevName,
     /// The cgroup beside the container's; before that it was in the root.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub cgroup: CgroupPath,

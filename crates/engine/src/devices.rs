@@ -47,7 +47,7 @@ impl Engine {
     ) -> Result<Done<DeviceView>, Fault> {
         let facts = self.facts(name)?;
         let object = format!("device {}", facts.name);
-        if facts.physical != [facts.name.clone()] {
+        if facts.physical != [facts.name.as_str()] {
             let cause = format!("it is stacked on {}: controllers act on physical devices", facts.physical.join(", "));
             return Err(Fault::new(Code::Unsupported, object, cause)
                 .reason(Reason::ControlOnPhysical { physical: facts.physical }));
@@ -118,17 +118,18 @@ impl Engine {
         else {
             return Ok(Vec::new());
         };
-        let facts = self.facts(&name)?;
+        let facts = self.facts(name.as_str())?;
         if facts.identity != identity {
             let cause = format!("it is not the device that was configured under that name ({identity:?})");
             return Err(Fault::new(Code::Corrupt, format!("device {name}"), cause)
-                .reason(Reason::DeviceReplaced { device: name }));
+                .reason(Reason::DeviceReplaced { device: name.to_string() }));
         }
         self.executor.run_steps(steps_to(policy, &facts, &before, calibration.as_ref())?, false)
     }
 
     pub(crate) fn facts(&self, name: &str) -> Result<BlockFacts, Fault> {
-        self.host().block_device(kernel_name(name))?.ok_or_else(|| {
+        let found = kernel_name(name).parse().map_or(Ok(None), |name| self.host().block_device(&name))?;
+        found.ok_or_else(|| {
             Fault::new(Code::NotFound, format!("device {name}"), "there is no block device of that name")
                 .reason(Reason::NoSuchDevice { device: name.to_owned() })
         })
@@ -140,7 +141,7 @@ impl Engine {
 
     /// The record of a device; that of another device which had this name is not used.
     fn device_record(&self, facts: &BlockFacts) -> Result<DeviceRecord, Fault> {
-        let path = self.devices_dir().join(&facts.name);
+        let path = self.devices_dir().join(facts.name.sysfs_name());
         for (found, record) in self.host().records(&self.devices_dir(), "")?.iter() {
             if *found == path
                 && let Record::Device(record) = record.clone()?
@@ -159,14 +160,14 @@ impl Engine {
     }
 
     fn write_device(&self, record: &DeviceRecord) -> Action {
-        let path = self.devices_dir().join(&record.name);
+        let path = self.devices_dir().join(record.name.sysfs_name());
         Action::State(StateAction::WriteRecord { path, record: Box::new(Record::Device(record.clone())) })
     }
 
     fn device_view(&self, facts: BlockFacts) -> Result<DeviceView, Fault> {
         let calibration = self.device_record(&facts)?.calibration;
         let policy = facts.policy();
-        let is_physical = facts.physical == [facts.name.clone()];
+        let is_physical = facts.physical == [facts.name.as_str()];
         let (shares_work, reason, findings) = if is_physical {
             let (works, reason) = judge(&facts, policy);
             let findings = device_findings(&facts, (works, &reason), calibration.as_ref());
@@ -175,7 +176,7 @@ impl Engine {
             (false, "it is not backed by a block device (but by tmpfs, network or overlay)".to_owned(), Vec::new())
         } else {
             let mut below: Vec<BlockFacts> = self.host().block_devices()?;
-            below.retain(|other| facts.physical.contains(&other.name));
+            below.retain(|other| facts.physical.iter().any(|name| name == other.name.as_str()));
             let judged: Vec<(bool, String)> = below.iter().map(|other| judge(other, other.policy())).collect();
             let mut findings = Vec::new();
             for (other, (works, reason)) in below.iter().zip(&judged) {
@@ -189,7 +190,7 @@ impl Engine {
             (shares_work, format!("depends on {}: {}", facts.physical.join(", "), reasons.join("; ")), findings)
         };
         Ok(DeviceView {
-            name: facts.name,
+            name: facts.name.into(),
             dev: facts.dev.to_string(),
             size_bytes: facts.size,
             rotational: facts.rotational,
@@ -290,7 +291,7 @@ fn steps_to(
             let Some(calibration) = calibration else {
                 let cause = "it has no calibration, and io.cost with a guessed model costs throughput";
                 return Err(Fault::new(Code::Unsupported, format!("device {}", facts.name), cause)
-                    .reason(Reason::Uncalibrated { device: facts.name.clone() }));
+                    .reason(Reason::Uncalibrated { device: facts.name.to_string() }));
             };
             let [model, qos] = cost_steps(facts, calibration);
             vec![scheduler(without_bfq(facts, before)), model, qos]

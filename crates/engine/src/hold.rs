@@ -19,6 +19,7 @@ use bulkhead_core::control::actions::{move_journal, set_cap, set_tunable, set_we
 use bulkhead_core::control::holding::{PPM, largest_weight};
 use bulkhead_core::control::splitting::JOURNAL_AT_FIRST;
 use bulkhead_core::control::strictness::{STRICT, strict_value};
+use bulkhead_core::devname::DevName;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::identity::{Identity, journal_beside};
 use bulkhead_core::model::{HeldJournal, HeldTenant, Hold, Policy};
@@ -115,7 +116,7 @@ impl Engine {
     /// # Errors
     /// Those of the steps.
     pub fn hold_stop(&self, device: &str, dry_run: bool) -> Result<Done<Hold>, Fault> {
-        let hold = self.holds()?.into_iter().find(|hold| hold.device == kernel_name(device));
+        let hold = self.holds()?.into_iter().find(|hold| hold.device.as_str() == kernel_name(device));
         let steps = hold.as_ref().map(|hold| self.steps_to_end(hold)).unwrap_or_default();
         let steps = self.executor.run_steps(steps, dry_run)?;
         Ok(Done { object: None, steps, dry_run })
@@ -141,13 +142,12 @@ impl Engine {
         before.collect()
     }
 
-    fn hold_record(&self, device: &str) -> PathBuf {
-        // As in sysfs, where a kernel name may have slashes.
-        self.dirs.run.join("holds").join(device.replace('/', "!"))
+    fn hold_record(&self, device: &DevName) -> PathBuf {
+        self.dirs.run.join("holds").join(device.sysfs_name())
     }
 
     pub(crate) fn held_device(&self, device: Option<&str>) -> Result<BlockFacts, Fault> {
-        let is_physical = |facts: &BlockFacts| facts.physical == [facts.name.clone()];
+        let is_physical = |facts: &BlockFacts| facts.physical == [facts.name.as_str()];
         let Some(device) = device else {
             let devices = self.host().block_devices()?.into_iter();
             let controlled = devices.filter(|facts| is_physical(facts) && facts.policy() != Policy::None);
@@ -159,7 +159,7 @@ impl Engine {
                         .reason(Reason::NoDeviceToHold))
                 }
                 (Some(last), false) => {
-                    let devices = controlled.into_iter().chain([last]).map(|facts| facts.name).collect();
+                    let devices = controlled.into_iter().chain([last]).map(|facts| facts.name.to_string()).collect();
                     Err(Fault::new(Code::InvalidArgument, "hold", "several devices have a controller")
                         .reason(Reason::SeveralDevicesToHold { devices }))
                 }
@@ -260,7 +260,7 @@ impl Engine {
             );
         }
         let found = self.host().journal_at(path)?;
-        if !found.physical.contains(&facts.name) {
+        if !found.physical.iter().any(|name| name == facts.name.as_str()) {
             let cause = format!("it is on {}, but shares are enforced on {}", found.physical.join(", "), facts.name);
             return Err(Fault::new(Code::InvalidArgument, object(), cause)
                 .reason(Reason::HoldOnPhysical { physical: found.physical }));
@@ -299,7 +299,7 @@ fn weight_file(facts: &BlockFacts) -> Result<&'static str, Fault> {
             format!("device {}", facts.name),
             "it has no controller that honours weights",
         )
-        .reason(Reason::NoController { device: facts.name.clone() })),
+        .reason(Reason::NoController { device: facts.name.to_string() })),
     }
 }
 
@@ -313,7 +313,7 @@ fn ideal_weight(hold: &Hold, tenant: &HeldTenant) -> u32 {
     (weight.round() as u32).clamp(1, largest_weight(&hold.weight_file))
 }
 
-fn device_of(tenant: &HeldTenant) -> Option<&String> {
+fn device_of(tenant: &HeldTenant) -> Option<&DevName> {
     tenant.journal.as_ref().map(|journal| &journal.device)
 }
 

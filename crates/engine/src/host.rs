@@ -11,6 +11,7 @@ use bulkhead_api::wire::IoBytes;
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
 use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::cow::LayersView;
+use bulkhead_core::devname::DevName;
 use bulkhead_core::error::Fault;
 use bulkhead_core::health::{Backing, Space};
 use bulkhead_core::heat::Heat;
@@ -79,7 +80,7 @@ pub struct NamedDevice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockFacts {
     /// Kernel name.
-    pub name: String,
+    pub name: DevName,
     /// Number.
     pub dev: DevNo,
     /// Size.
@@ -106,7 +107,7 @@ pub struct BlockFacts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalFacts {
     /// Kernel name of the file system's device.
-    pub device: String,
+    pub device: DevName,
     /// Kernel names of the devices at the bottom of its stack.
     pub physical: Vec<String>,
     /// The cgroup that its journal thread is in.
@@ -308,7 +309,7 @@ pub trait Devices {
     ///
     /// # Errors
     /// When it cannot be looked at.
-    fn block_device(&self, name: &str) -> Result<Option<BlockFacts>, Fault>;
+    fn block_device(&self, name: &DevName) -> Result<Option<BlockFacts>, Fault>;
 
     /// A tunable of the active scheduler of a device; `None` if it has none of that name.
     fn tunable(&self, dev: DevNo, tunable: &str) -> Option<String>;
@@ -317,7 +318,7 @@ pub trait Devices {
     ///
     /// # Errors
     /// When it is gone.
-    fn device_busy(&self, device: &str) -> Result<Duration, Fault>;
+    fn device_busy(&self, device: &DevName) -> Result<Duration, Fault>;
 
     /// The device time that io.cost has granted; zero where it is not enabled. With io.cost a device is never busy all of
     /// the time.

@@ -255,12 +255,12 @@ fn holds(encoder: &mut DescriptorEncoder<'_>, holds: &[HoldView]) -> fmt::Result
     let help = "State of the hold on a device; always 1";
     let mut state = encoder.encode_descriptor("hold_state", help, None, MetricType::Gauge)?;
     for view in holds {
-        let labels: Labels<'_, 2> = [("device", &view.hold.device), ("state", &view.state)];
+        let labels: Labels<'_, 2> = [("device", view.hold.device.as_str()), ("state", &view.state)];
         state.encode_family(&labels)?.encode_gauge(&1_i64)?;
     }
     let mut corrections = counter(encoder, "hold_corrections", "Number of weight corrections made by a hold", None)?;
     for view in holds {
-        let labels: Labels<'_, 1> = [("device", &view.hold.device)];
+        let labels: Labels<'_, 1> = [("device", view.hold.device.as_str())];
         corrections.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&view.corrections, None)?;
     }
     let figures: [Figure; 8] = [

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef, ImageAction, LvmAction, MountAction};
 use bulkhead_core::cgroup::CgroupPath;
+use bulkhead_core::devname::DevName;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::journal;
 use bulkhead_core::model::{FsKind, MountOptions, Provision};
@@ -89,7 +90,7 @@ struct World {
     refuses_cpu: Option<CgroupPath>,
     journals: BTreeMap<PathBuf, CgroupPath>,
     /// Journal threads of file systems that are not ours, by their devices: where they are.
-    adopted: BTreeMap<String, CgroupPath>,
+    adopted: BTreeMap<DevName, CgroupPath>,
     processes: BTreeMap<u32, u64>,
     busy: BTreeSet<PathBuf>,
     /// Images and nodes whose blocks were all written in advance.

@@ -522,7 +522,7 @@ pub fn remove_leftovers(engine: &Engine, roots: &Roots) -> Result<()> {
 pub fn remove_all(engine: &Engine, roots: &Roots) -> Result<()> {
     let holder = name(HOLDER)?;
     for hold in engine.holds()? {
-        engine.hold_stop(&hold.device, false)?;
+        engine.hold_stop(hold.device.as_str(), false)?;
     }
     for tenant in engine.tenant_list()?.into_iter().filter(|tenant| tenant.name != holder) {
         engine.tenant_remove(&tenant.name, true, false)?;

@@ -180,7 +180,7 @@ impl Observation {
     /// Where a container stands on a device whose shares are held, if it is one of those.
     #[must_use]
     pub fn standing(&self, container: &Identity, device: &str) -> Option<&StandingView> {
-        let view = self.holds.iter().find(|view| view.hold.device == device)?;
+        let view = self.holds.iter().find(|view| view.hold.device.as_str() == device)?;
         let tenant = view.hold.tenants.iter().find(|tenant| tenant.identity == *container)?;
         view.standings.iter().find(|standing| standing.name == tenant.name)
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::DeviceRef;
 use crate::cgroup::CgroupPath;
+use crate::devname::DevName;
 use crate::model::{FsKind, IoMax};
 
 /// Actions on cgroups: their processes and journal threads, controllers, weights and limits.
@@ -22,18 +23,18 @@ pub enum CgroupAction {
     /// Writes a cgroup file.
     WriteCgroup { cgroup: CgroupPath, file: String, value: String },
     /// Sets a cgroup's weight on one device; the file is one of [`crate::tenant::WEIGHT_FILES`].
-    SetWeight { cgroup: CgroupPath, file: String, device: String, weight: u32 },
+    SetWeight { cgroup: CgroupPath, file: String, device: DevName, weight: u32 },
     /// Resets a cgroup's own weight on a device, if the cgroup exists and has one.
-    ResetWeight { cgroup: CgroupPath, file: String, device: String },
+    ResetWeight { cgroup: CgroupPath, file: String, device: DevName },
     /// Sets a cgroup's limits on a device, if both exist.
     #[serde(alias = "limit_iops")]
-    LimitIo { cgroup: CgroupPath, device: String, limit: IoMax },
+    LimitIo { cgroup: CgroupPath, device: DevName, limit: IoMax },
     /// Removes a cgroup, if it exists.
     RemoveCgroup { cgroup: CgroupPath },
     /// Moves the journal thread of a mounted file system into a cgroup.
     PlaceJournal { device: DeviceRef, fs: FsKind, cgroup: CgroupPath },
     /// Moves the journal thread, if there is one, of an ext4 on the device with this kernel name into a cgroup.
-    MoveJournal { device: String, cgroup: CgroupPath },
+    MoveJournal { device: DevName, cgroup: CgroupPath },
 }
 
 impl fmt::Display for CgroupAction {

@@ -4,21 +4,23 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::devname::DevName;
+
 /// Actions on the request queue of a device: its scheduler and io.cost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
 pub enum QueueAction {
     /// Sets a device's I/O scheduler.
-    SetScheduler { device: String, scheduler: String },
+    SetScheduler { device: DevName, scheduler: String },
     /// Sets a tunable of the active I/O scheduler; does nothing if that has none of the name.
-    SetTunable { device: String, tunable: String, value: String },
+    SetTunable { device: DevName, tunable: String, value: String },
     /// Sets `io.cost.model` of a device.
-    SetCostModel { device: String, line: String },
+    SetCostModel { device: DevName, line: String },
     /// Sets `io.cost.qos` of a device.
-    SetCostQos { device: String, line: String },
+    SetCostQos { device: DevName, line: String },
     /// Disables io.cost on a device.
-    DisableCost { device: String },
+    DisableCost { device: DevName },
 }
 
 impl fmt::Display for QueueAction {

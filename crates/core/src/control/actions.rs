@@ -5,6 +5,7 @@ use super::own_caps::limit;
 use super::splitting::split;
 use crate::action::{Action, CgroupAction, QueueAction};
 use crate::cgroup::CgroupPath;
+use crate::devname::DevName;
 use crate::model::{HeldJournal, HeldTenant, Hold};
 
 /// Sets a tenant's weight; where its journal thread runs beside it, `journal` of 1 of it is the thread's.
@@ -32,9 +33,9 @@ pub fn set_cap(hold: &Hold, tenant: &HeldTenant, cap: Option<Cap>) -> Action {
 
 /// Sets a tunable of the device's scheduler.
 #[must_use]
-pub fn set_tunable(device: &str, tunable: &str, value: &str) -> Action {
+pub fn set_tunable(device: &DevName, tunable: &str, value: &str) -> Action {
     Action::Queue(QueueAction::SetTunable {
-        device: device.to_owned(),
+        device: device.clone(),
         tunable: tunable.to_owned(),
         value: value.to_owned(),
     })

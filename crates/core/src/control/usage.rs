@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::Usage;
+use crate::devname::DevName;
 use crate::identity::{ContainerKind, Identity};
 use crate::model::Unit;
 use crate::observe::activity::{Activity, ContainerView, FileSystemView};
@@ -16,11 +17,11 @@ use crate::observe::cost::as_f64;
 #[must_use]
 pub fn usages(
     seen: &Activity,
-    device: &str,
+    device: &DevName,
     unit: Unit,
     tenants: &BTreeMap<String, Identity>,
 ) -> BTreeMap<String, Usage> {
-    let is_on_device = |fs: &&FileSystemView| fs.disks.iter().any(|disk| disk == device);
+    let is_on_device = |fs: &&FileSystemView| fs.disks.iter().any(|disk| disk == device.as_str());
     let here: Vec<&FileSystemView> = seen.file_systems.iter().filter(is_on_device).collect();
     let views: HashMap<(ContainerKind, &str), &ContainerView> =
         seen.containers.iter().map(|view| (view.identity.key(), view)).collect();
@@ -28,7 +29,7 @@ pub fn usages(
     let metadata_seconds = seen
         .devices
         .iter()
-        .filter(|time| time.device == device)
+        .filter(|time| time.device == device.as_str())
         .map(|time| time.metadata_seconds + time.flush_seconds)
         .sum::<f64>();
     let journal_price = match unit {
@@ -38,7 +39,7 @@ pub fn usages(
     };
     let usage = |identity: &Identity| {
         let Some(view) = views.get(&identity.key()) else { return Usage::default() };
-        let native = view.devices.iter().filter(|share| share.device == device).map(|share| match unit {
+        let native = view.devices.iter().filter(|share| share.device == device.as_str()).map(|share| match unit {
             Unit::Bytes => as_f64(share.read_bytes) + as_f64(share.written_bytes),
             Unit::Time => share.seconds,
         });
@@ -119,11 +120,12 @@ mod tests {
             ("db".to_owned(), identify("/system.slice/db.service")),
             ("idle".to_owned(), identify("/system.slice/idle.service")),
         ]);
-        let bytes = usages(&seen(), "sda", Unit::Bytes, &tenants);
+        let sda = "sda".parse().unwrap();
+        let bytes = usages(&seen(), &sda, Unit::Bytes, &tenants);
         assert_eq!(bytes["db"], Usage { native: 300.0, journal: 2000.0 });
         assert_eq!(bytes["idle"], Usage::default());
         // A quarter of the metadata's bytes, and so of the time for it.
-        let time = usages(&seen(), "sda", Unit::Time, &tenants);
+        let time = usages(&seen(), &sda, Unit::Time, &tenants);
         assert!((time["db"].native - 0.25).abs() < 1e-12 && (time["db"].journal - 0.1).abs() < 1e-12, "{time:?}");
     }
 }

@@ -14,6 +14,7 @@ use bulkhead_core::control::actions::move_journal;
 use bulkhead_core::control::holding::{Holding, Turn};
 use bulkhead_core::control::reading::{Counters, Reading};
 use bulkhead_core::control::{Reason, Standing};
+use bulkhead_core::devname::DevName;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::health;
 use bulkhead_core::model::{HeldTenant, Hold};
@@ -32,7 +33,7 @@ const JOURNAL_INTERVAL: Duration = Duration::from_secs(10);
 /// The running holds and the state of their controllers.
 #[derive(Debug, Default)]
 pub struct Holder {
-    running: BTreeMap<String, Running>,
+    running: BTreeMap<DevName, Running>,
 }
 
 #[derive(Debug)]
@@ -65,7 +66,7 @@ impl Running {
     /// Reads the host.
     fn read(&self, engine: &Engine, seen: &Arc<Activity>, at_ns: u64) -> Result<Reading, Fault> {
         let (host, hold) = (engine.host(), self.holding.hold());
-        let facts = engine.facts(&hold.device)?;
+        let facts = engine.facts(hold.device.as_str())?;
         if weight_file(&facts)? != hold.weight_file {
             let cause = format!("{} no longer has any effect on it", hold.weight_file);
             return Err(Fault::new(Code::Unsupported, format!("device {}", facts.name), cause)
@@ -127,7 +128,7 @@ impl Running {
         self.corrections += u64::from(!step.changes.is_empty());
         let was = self.outcome.as_ref().and_then(|outcome| outcome.reason.as_ref().ok()).map(state_name);
         if was != Some(state_name(&step.reason)) {
-            tracing::info!(device = self.holding.hold().device, reason = %explanation(&step.reason), "enforcing shares");
+            tracing::info!(device = %self.holding.hold().device, reason = %explanation(&step.reason), "enforcing shares");
         }
         self.outcome = Some(Outcome { reason: Ok(step.reason), standings: step.tenants, weights, fsync_p99 });
         Ok(())
@@ -142,7 +143,7 @@ impl Running {
         }
         match engine.executor.run_steps(self.holding.lift(), false) {
             Ok(_) => self.holding.lifted(),
-            Err(fault) => tracing::error!(device, %fault, "cannot lift the caps"),
+            Err(fault) => tracing::error!(%device, %fault, "cannot lift the caps"),
         }
         self.holding.forget();
         self.outcome = Some(Outcome {
@@ -211,7 +212,7 @@ impl Holder {
     }
 
     pub fn end(&mut self, device: &str) {
-        self.running.remove(kernel_name(device));
+        self.running.retain(|held, _| held.as_str() != kernel_name(device));
     }
 
     /// One step of each hold. `at_ns` is the time of the observation (monotonic).
@@ -221,8 +222,8 @@ impl Holder {
         self.running.retain(|device, running| {
             let expired = running.has_expired(now);
             if expired {
-                tracing::info!(device, "the lease of the hold has expired");
-                if let Err(fault) = engine.hold_stop(device, false) {
+                tracing::info!(%device, "the lease of the hold has expired");
+                if let Err(fault) = engine.hold_stop(device.as_str(), false) {
                     tracing::error!(%fault, "cannot end the hold");
                 }
             }

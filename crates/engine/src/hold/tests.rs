@@ -177,7 +177,7 @@ fn another_program_that_sets_a_weight_is_reported_and_left_alone() {
     let theirs = Action::Cgroup(CgroupAction::SetWeight {
         cgroup: "bulkhead.slice/bulkhead-b.slice".parse().unwrap(),
         file: "io.bfq.weight".to_owned(),
-        device: "sda".to_owned(),
+        device: "sda".parse().unwrap(),
         weight: 777,
     });
     engine.executor.run_steps(vec![theirs], false).unwrap();
@@ -229,7 +229,7 @@ fn who_is_held_back_by_no_weight_is_capped_and_freed_again() {
     let (sim, engine) = host();
     let limited = Action::Cgroup(CgroupAction::LimitIo {
         cgroup: "bulkhead.slice/bulkhead-b.slice".parse().unwrap(),
-        device: "sda".to_owned(),
+        device: "sda".parse().unwrap(),
         limit: IoMax { ops: RateLimit { read: Some(50), write: None }, bytes: Some(RateLimit::default()) },
     });
     engine.executor.run_steps(vec![limited], false).unwrap();

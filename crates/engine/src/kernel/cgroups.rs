@@ -25,6 +25,7 @@ use bulkhead_sys::{block, process};
 
 use super::Kernel;
 use super::act::Outcome;
+use super::devices::device_name;
 use super::faults::Classify;
 use crate::host::{Cgroups, JournalFacts, Processes as _};
 use crate::observe::containers;
@@ -67,7 +68,7 @@ impl Kernel {
             }
             A::WriteCgroup { cgroup, file, value } => self.write_cgroup(cgroup, file, value),
             A::SetWeight { cgroup, file, device, weight } => {
-                let dev = block::devno_of_name(&self.roots, device).ok_or_else(|| {
+                let dev = block::devno_of_name(&self.roots, device.as_str()).ok_or_else(|| {
                     Fault::new(Code::NotFound, format!("device {device}"), "the device no longer exists")
                 })?;
                 let before = self.weights(cgroup, file)?.ok_or_else(|| no_weight(cgroup, file))?;
@@ -80,7 +81,9 @@ impl Kernel {
             }
             A::ResetWeight { cgroup, file, device } => {
                 // The weights on a device vanish with it.
-                let Some(dev) = block::devno_of_name(&self.roots, device) else { return Ok(Outcome::UNCHANGED) };
+                let Some(dev) = block::devno_of_name(&self.roots, device.as_str()) else {
+                    return Ok(Outcome::UNCHANGED);
+                };
                 match self.weights(cgroup, file)? {
                     Some(before) if before.has_own(dev) => {
                         self.write_cgroup(cgroup, file, &format!("{dev} default"))?;
@@ -90,7 +93,9 @@ impl Kernel {
                 }
             }
             A::LimitIo { cgroup, device, limit } => {
-                let Some(dev) = block::devno_of_name(&self.roots, device) else { return Ok(Outcome::UNCHANGED) };
+                let Some(dev) = block::devno_of_name(&self.roots, device.as_str()) else {
+                    return Ok(Outcome::UNCHANGED);
+                };
                 match self.io_max(cgroup, dev)?.map(|before| before.as_far_as(*limit)) {
                     Some(before) if before != *limit => {
                         self.write_cgroup(cgroup, "io.max", &format!("{dev} {limit}"))?;
@@ -102,7 +107,7 @@ impl Kernel {
             A::RemoveCgroup { cgroup } => self.remove_cgroup(cgroup),
             A::PlaceJournal { device, fs, cgroup } => self.place_journal(device, *fs, cgroup),
             // The thread ends with its file system.
-            A::MoveJournal { device, cgroup } => match jbd2::place(&self.roots, device, cgroup) {
+            A::MoveJournal { device, cgroup } => match jbd2::place(&self.roots, device.as_str(), cgroup) {
                 Ok(placed) => {
                     Ok(Outcome { old: Some(placed.from.to_string()), changed: placed.moved, ..Outcome::DONE })
                 }
@@ -326,7 +331,8 @@ impl Cgroups for Kernel {
         let thread = jbd2::find_thread(&self.roots, &name).map_err(|e| e.fault(object()))?;
         let pid = thread.ok_or_else(|| none("it has no journal thread"))?;
         let cgroup = cgroup::cgroup_of(&self.roots, pid).map_err(|e| e.fault(object()))?;
-        Ok(JournalFacts { physical: self.physical(dev).0, device: name, cgroup })
+        let device = device_name(name)?;
+        Ok(JournalFacts { physical: self.physical(dev).0, device, cgroup })
     }
 }
 

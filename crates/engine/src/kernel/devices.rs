@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bulkhead_core::action::QueueAction;
 use bulkhead_core::cgroup::CgroupPath;
+use bulkhead_core::devname::DevName;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::units::DevNo;
 use bulkhead_formats::servers;
@@ -31,7 +32,9 @@ impl Kernel {
             }
             A::SetTunable { device, tunable, value } => {
                 // A tunable vanishes with the device, or when another scheduler is set.
-                let Some(dev) = block::devno_of_name(&self.roots, device) else { return Ok(Outcome::UNCHANGED) };
+                let Some(dev) = block::devno_of_name(&self.roots, device.as_str()) else {
+                    return Ok(Outcome::UNCHANGED);
+                };
                 match iosched::set(&self.roots, dev, tunable, value) {
                     Err(error) if error.source.kind() == std::io::ErrorKind::NotFound => Ok(Outcome::UNCHANGED),
                     Err(error) => Err(error.fault(format!("device {device}"))),
@@ -64,8 +67,8 @@ impl Kernel {
         }
     }
 
-    fn dev_of(&self, device: &str) -> Result<DevNo, Fault> {
-        let path = self.roots.dev.join(device.trim_start_matches("/dev/"));
+    fn dev_of(&self, device: &DevName) -> Result<DevNo, Fault> {
+        let path = self.roots.dev.join(device.as_str());
         block::devno_of(&path).map_err(|e| e.fault(format!("device {device}")))
     }
 
@@ -80,7 +83,7 @@ impl Kernel {
         }
     }
 
-    fn block_facts(&self, device: BlockDevice) -> BlockFacts {
+    fn block_facts(&self, device: BlockDevice) -> Result<BlockFacts, Fault> {
         let (physical, _) = self.physical(device.dev);
         let cost = iocost::read(&self.roots, device.dev).ok().flatten();
         let without_dev = |line: String| line.split_once(' ').map_or(String::new(), |(_, rest)| rest.to_owned());
@@ -92,8 +95,8 @@ impl Kernel {
             Some(scheduler) => (Some(scheduler.active), scheduler.available),
             None => (None, Vec::new()),
         };
-        BlockFacts {
-            name: device.name,
+        Ok(BlockFacts {
+            name: device_name(device.name)?,
             dev: device.dev,
             size: device.size,
             rotational: device.rotational,
@@ -104,7 +107,7 @@ impl Kernel {
             identity: block::identity(&self.roots, device.dev),
             cost_model,
             cost_qos,
-        }
+        })
     }
 
     fn device_at(&self, path: &Path, object: &str) -> Result<BlockDevice, Fault> {
@@ -155,21 +158,21 @@ impl Devices for Kernel {
 
     fn block_devices(&self) -> Result<Vec<BlockFacts>, Fault> {
         let devices = block::all(&self.roots).map_err(|e| e.fault("block devices"))?;
-        Ok(devices.into_iter().filter(|device| device.size.0 > 0).map(|device| self.block_facts(device)).collect())
+        devices.into_iter().filter(|device| device.size.0 > 0).map(|device| self.block_facts(device)).collect()
     }
 
-    fn block_device(&self, name: &str) -> Result<Option<BlockFacts>, Fault> {
-        let Some(dev) = block::devno_of_name(&self.roots, name) else { return Ok(None) };
+    fn block_device(&self, name: &DevName) -> Result<Option<BlockFacts>, Fault> {
+        let Some(dev) = block::devno_of_name(&self.roots, name.as_str()) else { return Ok(None) };
         let device = block::inspect(&self.roots, dev).map_err(|e| e.fault(format!("device {name}")))?;
-        Ok((device.size.0 > 0 && device.name == name).then(|| self.block_facts(device)))
+        (device.size.0 > 0 && device.name == name.as_str()).then(|| self.block_facts(device)).transpose()
     }
 
     fn tunable(&self, dev: DevNo, tunable: &str) -> Option<String> {
         iosched::get(&self.roots, dev, tunable)
     }
 
-    fn device_busy(&self, device: &str) -> Result<Duration, Fault> {
-        block::busy(&self.roots, device).map_err(|e| e.fault(format!("device {device}")))
+    fn device_busy(&self, device: &DevName) -> Result<Duration, Fault> {
+        block::busy(&self.roots, device.as_str()).map_err(|e| e.fault(format!("device {device}")))
     }
 
     fn cost_used(&self, dev: DevNo) -> Duration {
@@ -178,6 +181,11 @@ impl Devices for Kernel {
     }
 }
 
-fn bad_line(device: &str, line: &str) -> Fault {
+fn bad_line(device: &DevName, line: &str) -> Fault {
     Fault::new(Code::InvalidArgument, format!("device {device}"), format!("io.cost cannot be set to {line:?}"))
+}
+
+/// A device's name as the kernel gave it.
+pub(super) fn device_name(name: String) -> Result<DevName, Fault> {
+    name.parse().map_err(|error| Fault::new(Code::Internal, format!("device {name}"), error))
 }

@@ -59,7 +59,7 @@ impl Service {
         self.change_with(
             terms,
             "hold shares".to_owned(),
-            move |engine| Ok(device(&engine.held_device(named.as_deref())?.name)),
+            move |engine| Ok(device(engine.held_device(named.as_deref())?.name.as_str())),
             move |engine| {
                 service.with_holder(|holder| {
                     let Done { object, steps, dry_run } = engine.hold_start(&request, terms.dry_run)?;

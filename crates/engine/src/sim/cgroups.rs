@@ -154,10 +154,9 @@ impl Cgroups for Sim {
     }
 
     fn journal_at(&self, path: &Path) -> Result<JournalFacts, Fault> {
-        let device = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-        if !device.starts_with("sda") {
-            return Err(Fault::new(Code::Unsupported, device, "it has no journal thread"));
-        }
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let device = name.parse().ok().filter(|_| name.starts_with("sda"));
+        let device = device.ok_or_else(|| Fault::new(Code::Unsupported, name, "it has no journal thread"))?;
         let cgroup = self.world().adopted.get(&device).cloned().unwrap_or_else(CgroupPath::root);
         Ok(JournalFacts { physical: vec!["sda".to_owned()], device, cgroup })
     }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bulkhead_core::action::QueueAction;
+use bulkhead_core::devname::DevName;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::units::{Bytes, DevNo};
 
@@ -49,7 +50,7 @@ impl Devices for Sim {
         let world = self.world();
         let queue = |key: &str| world.queue.get(key).cloned();
         let facts = |name: &str, dev, scheduler| BlockFacts {
-            name: name.to_owned(),
+            name: name.parse().expect("a kernel name"),
             dev,
             size: Bytes(Bytes::GIB),
             rotational: true,
@@ -65,8 +66,8 @@ impl Devices for Sim {
         Ok(vec![facts("sda", DevNo::new(8, 0), scheduler), facts("dm-0", DevNo::new(252, 0), None)])
     }
 
-    fn block_device(&self, name: &str) -> Result<Option<BlockFacts>, Fault> {
-        Ok(self.block_devices()?.into_iter().find(|facts| facts.name == name))
+    fn block_device(&self, name: &DevName) -> Result<Option<BlockFacts>, Fault> {
+        Ok(self.block_devices()?.into_iter().find(|facts| facts.name == *name))
     }
 
     fn tunable(&self, _dev: DevNo, tunable: &str) -> Option<String> {
@@ -81,7 +82,7 @@ impl Devices for Sim {
             .then(|| world.queue.get(tunable).map_or_else(|| default.to_owned(), Clone::clone))
     }
 
-    fn device_busy(&self, _device: &str) -> Result<Duration, Fault> {
+    fn device_busy(&self, _device: &DevName) -> Result<Duration, Fault> {
         let mut world = self.world();
         world.busy_for += Duration::from_secs(1);
         Ok(world.busy_for)

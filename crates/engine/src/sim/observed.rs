@@ -44,7 +44,7 @@ pub(crate) fn held() -> HoldView {
     };
     HoldView {
         hold: Hold {
-            device: "vda".to_owned(),
+            device: "vda".parse().expect("a kernel name"),
             unit: Unit::Bytes,
             mode: Mode::Correcting,
             weight_file: "io.weight".to_owned(),

@@ -74,6 +74,21 @@ fn a_volume_of_version_1_is_read() {
 }
 
 #[test]
+fn a_device_record_with_an_invalid_name_is_damaged() {
+    let encoded = |name: &str| {
+        let body = format!(r#"{{"name":"{name}","identity":"","policy":null,"before":null,"calibration":null}}"#);
+        format!("bulkhead device 1 crc32 {:08x}\n{body}\n", crc32fast::hash(body.as_bytes()))
+    };
+    for name in ["sda", "cciss/c0d0"] {
+        let Ok(Record::Device(read)) = decode(Path::new("/x"), encoded(name).as_bytes()) else { panic!("{name}") };
+        assert_eq!(read.name.as_str(), name);
+    }
+    let fault = decode(Path::new("/x"), encoded("../sda").as_bytes()).unwrap_err();
+    assert_eq!(fault.code, Code::Corrupt);
+    assert!(fault.cause.contains("is not the kernel name of a block device"), "{fault}");
+}
+
+#[test]
 fn a_newer_version_is_named_not_guessed() {
     let text = String::from_utf8(encode(&record())).unwrap().replacen(" 1 crc32", " 2 crc32", 1);
     let fault = decode(Path::new("/x"), text.as_bytes()).unwrap_err();

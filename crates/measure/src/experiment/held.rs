@@ -118,7 +118,7 @@ pub fn while_held<T>(
         stepper.thread().unpark();
         done
     });
-    engine.hold_stop(&device, false)?;
+    engine.hold_stop(device.as_str(), false)?;
     let done = done?;
     let kept = standings.into_kept();
     let [(before, _), (after, view)] = kept.as_slice() else { bail!("the window was not marked at both of its ends") };

@@ -41,10 +41,10 @@ fn hold(before: IoMax, has_journal: bool) -> Hold {
         bytes_before: before.bytes,
         fsync_p99_us: None,
         journal: (has_journal && name == "a")
-            .then(|| HeldJournal { device: "dm-0".to_owned(), cgroup: BESIDE.parse().unwrap() }),
+            .then(|| HeldJournal { device: "dm-0".parse().unwrap(), cgroup: BESIDE.parse().unwrap() }),
     };
     Hold {
-        device: "sda".to_owned(),
+        device: "sda".parse().unwrap(),
         unit: Unit::Bytes,
         mode: Mode::Correcting,
         weight_file: "io.bfq.weight".to_owned(),
