@@ -11,7 +11,7 @@ use bulkhead_core::error::chain;
 use bulkhead_core::units::Bytes;
 use bulkhead_formats::layer::{self, LayerError};
 use bulkhead_sys::buffer::{Buffer, CHUNK, to_usize};
-use bulkhead_sys::file::FileError;
+use bulkhead_sys::file::io_error;
 use bulkhead_sys::process;
 
 use crate::fill::{ALL, Gate};
@@ -46,7 +46,7 @@ pub(crate) fn run(gate: &Gate, volume: &Volume, path: &Path) {
 }
 
 fn flatten(gate: &Gate, image: &Image, layers: &Layers, path: &Path) -> Result<Bytes, LayerError> {
-    let failed = |operation| move |source| FileError::Io { operation, path: path.to_owned(), source };
+    let failed = |operation| io_error(operation, path);
     let mut buffer = Buffer::new();
     let (mut sum, mut seen) = (0, 0);
     for start in (0..layers.map.end()).step_by(to_usize(CHUNK)) {
@@ -66,8 +66,7 @@ fn flatten(gate: &Gate, image: &Image, layers: &Layers, path: &Path) -> Result<B
 
 /// Says of an image that it lies on nothing, when all that was copied is durable.
 fn leave(gate: &Gate, image: &Image, path: &Path) -> Result<(), LayerError> {
-    let failed = |source| FileError::Io { operation: "sync", path: path.to_owned(), source };
-    gate.check_flushes().and_then(|()| gate.flush(|| image.file().sync_data())).map_err(failed)?;
+    gate.check_flushes().and_then(|()| gate.flush(|| image.file().sync_data())).map_err(io_error("sync", path))?;
     layer::leave(image.file(), path)
 }
 

@@ -14,6 +14,7 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::cow::BLOCK_BYTES;
+use bulkhead_core::error::PathError;
 use bulkhead_core::model::FsKind;
 use bulkhead_formats::index::{
     BlockHasher, CHECKSUM_BYTES, Checker, EXTENT_BYTES, FileId, HASH_BYTES, HEAD_BYTES, IndexError, IndexExtent,
@@ -39,16 +40,8 @@ const GROUP: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum IndexFileError {
     /// Its file, or the base, cannot be read or written.
-    #[error("cannot {operation} {path}")]
-    Io {
-        /// What was tried.
-        operation: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The operating system's reason.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] PathError),
     /// It cannot be used.
     #[error("cannot use the index {path}")]
     Unusable {
@@ -160,7 +153,7 @@ const KEY_CONTEXT: &str = "bulkhead 2026-11 key of an index";
 
 fn failed(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> IndexFileError {
     let path = path.to_owned();
-    move |source| IndexFileError::Io { operation, path: path.clone(), source }
+    move |source| PathError::new(operation, &path, source).into()
 }
 
 /// All extents of all regular files below a directory, in no order, and the type of their handles.

@@ -273,10 +273,9 @@ fn serve(
 fn take_over(roots: &Roots, control: &mut Control, device: &DeviceInfo) -> Result<Option<File>, UblkError> {
     let give_up = Instant::now() + TAKE_OVER_LIMIT;
     loop {
-        let gone = || UblkError::Node { operation: "find", path: device.node(roots), source: Errno::NODEV.into() };
+        let gone = || UblkError::node("find", device.node(roots), Errno::NODEV);
         let now = control.info(device.id)?.filter(|now| now.owner == device.owner).ok_or_else(gone)?;
-        let unknown =
-            |source| UblkError::Node { operation: "look for the server of", path: device.node(roots), source };
+        let unknown = |source| UblkError::node("look for the server of", device.node(roots), source);
         if now.server().map_err(unknown)?.is_some() {
             return Ok(None);
         }

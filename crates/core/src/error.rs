@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::reason::{self, Reason};
 
+mod path;
+
+pub use path::PathError;
+
 /// What kind of error it is. The list is closed: a client may match on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

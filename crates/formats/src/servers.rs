@@ -92,7 +92,7 @@ pub fn heat(roots: &Roots, volume: Uuid) -> Result<Heat, FileError> {
                 Heat::VERSION => Ok(heat),
                 other => Err(io::Error::other(format!("it is of version {other}, and {} is read", Heat::VERSION))),
             });
-            known.map_err(|source| FileError::Io { operation: "understand", path, source })
+            known.map_err(|source| FileError::io("understand", path, source))
         }
     }
 }
@@ -100,7 +100,7 @@ pub fn heat(roots: &Roots, volume: Uuid) -> Result<Heat, FileError> {
 /// Removes what a volume's server told of what it read, and what a server left that was killed while it did.
 fn forget_heat(roots: &Roots, volume: Uuid) -> Result<(), FileError> {
     let directory = dir(roots).join(HEAT_DIR);
-    let failed = |source| FileError::Io { operation: "list", path: directory.clone(), source };
+    let failed = |source| FileError::io("list", &directory, source);
     let listed = match fs::read_dir(&directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         listed => listed.map_err(failed)?,
@@ -119,14 +119,14 @@ fn forget_heat(roots: &Roots, volume: Uuid) -> Result<(), FileError> {
 /// # Errors
 /// [`FileError::Io`].
 pub fn sweep_tables(roots: &Roots) -> Result<(), FileError> {
-    let failed = |source| FileError::Io { operation: "list", path: dir(roots), source };
+    let failed = |source| FileError::io("list", dir(roots), source);
     for entry in fs::read_dir(dir(roots)).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         if !entry.file_name().to_string_lossy().starts_with(access::PREFIX) {
             continue;
         }
         let path = entry.path();
-        let failed = |source| FileError::Io { operation: "remove", path: path.clone(), source };
+        let failed = |source| FileError::io("remove", &path, source);
         let table = match fs::File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             opened => opened.map_err(failed)?,
@@ -144,11 +144,7 @@ pub fn sweep_tables(roots: &Roots) -> Result<(), FileError> {
 /// [`FileError::AlreadyLocked`] after `limit`, [`FileError::Io`].
 pub fn lock(roots: &Roots, volume: Uuid, limit: Duration) -> Result<LockFile, FileError> {
     let path = lock_file(roots, volume);
-    fs::create_dir_all(dir(roots)).map_err(|source| FileError::Io {
-        operation: "make the directory of",
-        path: path.clone(),
-        source,
-    })?;
+    fs::create_dir_all(dir(roots)).map_err(file::io_error("make the directory of", &path))?;
     file::lock_exclusive_within(&path, limit)
 }
 
@@ -275,10 +271,7 @@ pub fn all(roots: &Roots) -> io::Result<Vec<(u32, ServeSpec)>> {
 /// [`FileError`]; `NotFound` when the disk is not there.
 pub fn tell(roots: &Roots, device: &DeviceInfo, spec: &ServeSpec) -> Result<(), FileError> {
     let path = dir(roots).join(device.name());
-    let failed = |operation| {
-        let path = path.clone();
-        move |source| FileError::Io { operation, path, source }
-    };
+    let failed = |operation| file::io_error(operation, &path);
     let gone = || failed("tell of the disk in")(io::ErrorKind::NotFound.into());
     let disk_sequence = disk_sequence(roots, &device.name()).ok_or_else(gone)?;
     let told = Told { disk_sequence, service: spec.clone() };
@@ -290,11 +283,7 @@ pub fn tell(roots: &Roots, device: &DeviceInfo, spec: &ServeSpec) -> Result<(), 
 /// Replaces a file atomically, and creates its directory if it is missing.
 fn write(path: &Path, content: &[u8]) -> Result<(), FileError> {
     if let Some(place) = path.parent() {
-        fs::create_dir_all(place).map_err(|source| FileError::Io {
-            operation: "make the directory of",
-            path: path.to_owned(),
-            source,
-        })?;
+        fs::create_dir_all(place).map_err(file::io_error("make the directory of", path))?;
     }
     file::write_atomic(path, content)
 }

@@ -284,7 +284,7 @@ impl StagingFile {
 pub fn open_direct(path: &Path, flags: OFlags) -> Result<File, LayerError> {
     let is_refused = |error: &io::Error| error.raw_os_error() == Some(Errno::INVAL.raw_os_error());
     match layer::open(path, flags | OFlags::DIRECT) {
-        Err(FileError::Io { source, .. }) if is_refused(&source) => Ok(layer::open(path, flags)?),
+        Err(FileError::Io(error)) if is_refused(&error.source) => Ok(layer::open(path, flags)?),
         opened => Ok(opened?),
     }
 }

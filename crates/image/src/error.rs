@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use bulkhead_core::error::{Code, Fault, chain};
+use bulkhead_core::error::{Code, Fault, PathError, chain};
 use bulkhead_core::reason::Reason;
 
 mod image;
@@ -22,16 +22,8 @@ pub enum ImportError {
     #[error("only root can set the owners of the source and make its device nodes")]
     NotRoot,
     /// A file or directory cannot be used.
-    #[error("cannot {operation} {path}", path = path.display())]
-    Io {
-        /// What was tried.
-        operation: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The operating system's reason.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] PathError),
     /// A directory cannot be imported as it is.
     #[error("{path}: {reason}", path = path.display())]
     Directory {
@@ -182,16 +174,17 @@ impl ImportError {
         use std::io::ErrorKind as K;
         match self {
             Self::NotRoot => Code::PermissionDenied,
-            Self::Io { source, .. } | Self::Input { source, .. } | Self::Output(source) | Self::Make { source, .. } => {
-                match source.kind() {
-                    K::StorageFull | K::QuotaExceeded => Code::NoSpace,
-                    K::NotFound => Code::NotFound,
-                    K::PermissionDenied => Code::PermissionDenied,
-                    K::Unsupported => Code::Unsupported,
-                    K::NotADirectory | K::InvalidFilename => Code::InvalidArgument,
-                    _ => Code::Internal,
-                }
-            }
+            Self::Io(PathError { source, .. })
+            | Self::Input { source, .. }
+            | Self::Output(source)
+            | Self::Make { source, .. } => match source.kind() {
+                K::StorageFull | K::QuotaExceeded => Code::NoSpace,
+                K::NotFound => Code::NotFound,
+                K::PermissionDenied => Code::PermissionDenied,
+                K::Unsupported => Code::Unsupported,
+                K::NotADirectory | K::InvalidFilename => Code::InvalidArgument,
+                _ => Code::Internal,
+            },
             Self::Archive { reason: ArchiveError::CutOff | ArchiveError::Damaged(_), .. } => Code::Corrupt,
             Self::Archive { reason: ArchiveError::Compression(_), .. } => Code::Unsupported,
             Self::Entry { reason: EntryError::Type(_), .. } | Self::LeftOut { .. } => Code::Unsupported,
@@ -218,7 +211,7 @@ impl ImportError {
             Self::Directory { reason: DirectoryError::HasStaging, .. } => Some(Reason::StagingInSource),
             Self::Archive { reason: ArchiveError::Compression(_), .. } => Some(Reason::ArchiveCompression),
             Self::Image { reason, .. } => reason.reason(),
-            Self::Io { .. } | Self::Input { .. } | Self::Output(_) | Self::Make { .. } => match self.code() {
+            Self::Io(_) | Self::Input { .. } | Self::Output(_) | Self::Make { .. } => match self.code() {
                 Code::NoSpace => Some(Reason::StagingFull),
                 Code::Unsupported => Some(Reason::StagingUnsuitable),
                 _ => None,
@@ -249,7 +242,7 @@ impl ImportError {
             Self::LeftOut { .. } => "remove them from the source, or import it without `strict`",
             Self::Entry { .. } => "do not trust this archive; import one whose entries all stay within it",
             Self::Image { reason, .. } => reason.hint(),
-            Self::Io { .. } | Self::Input { .. } | Self::Output(_) | Self::Make { .. } => match self.code() {
+            Self::Io(_) | Self::Input { .. } | Self::Output(_) | Self::Make { .. } => match self.code() {
                 Code::NotFound => "look for the path",
                 Code::PermissionDenied => "run it as root, outside of containers",
                 Code::NoSpace | Code::Unsupported => "",
@@ -272,7 +265,7 @@ pub(crate) fn shown(name: &[u8]) -> String {
 /// A failure of the operating system at a path.
 pub(crate) fn failed(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> ImportError {
     let path = path.to_owned();
-    move |source| ImportError::Io { operation, path: path.clone(), source }
+    move |source| PathError::new(operation, &path, source).into()
 }
 
 /// What a failure to read an archive means: it may be the archive, or the disk that it is on.

@@ -12,6 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use bulkhead_core::error::PathError;
 use bulkhead_core::units::Bytes;
 use rustix::fs::{FlockOperation, OFlags, flock, statvfs, syncfs};
 use rustix::io::Errno;
@@ -42,17 +43,9 @@ pub struct LockFile {
 /// A failed file operation.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// One step on a file failed.
-    #[error("cannot {operation} {path}")]
-    Io {
-        /// The step, for example `write`.
-        operation: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The operating system's reason.
-        #[source]
-        source: io::Error,
-    },
+    /// A system call on the file failed.
+    #[error(transparent)]
+    Io(#[from] PathError),
     /// The path has no file name (`/`, `..`).
     #[error("{path} is not the path of a file")]
     NoName {
@@ -92,10 +85,16 @@ pub enum FileError {
 }
 
 impl FileError {
+    /// [`FileError::Io`] of `operation` on `path`.
+    #[must_use]
+    pub fn io(operation: &'static str, path: impl Into<PathBuf>, source: impl Into<io::Error>) -> Self {
+        PathError::new(operation, path, source).into()
+    }
+
     /// Whether there is no such file.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
-        matches!(self, FileError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+        matches!(self, FileError::Io(PathError { source, .. }) if source.kind() == io::ErrorKind::NotFound)
     }
 }
 
@@ -181,7 +180,9 @@ pub fn remove_durable(path: &Path) -> Result<bool, FileError> {
     };
     // Also when it was gone already: the removal before may not have got this far.
     match sync_dir_of(path) {
-        Err(FileError::Io { source, .. }) if !removed && source.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(FileError::Io(PathError { source, .. })) if !removed && source.kind() == io::ErrorKind::NotFound => {
+            Ok(false)
+        }
         synced => synced.map(|()| removed),
     }
 }
@@ -332,7 +333,7 @@ fn holder(pid: Option<u32>) -> impl fmt::Display {
 
 /// Makes the error of a failed operation on a file.
 pub fn io_error(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> FileError {
-    move |source| FileError::Io { operation, path: path.to_owned(), source }
+    move |source| FileError::io(operation, path, source)
 }
 
 fn dir_of(path: &Path) -> &Path {
@@ -473,7 +474,7 @@ mod tests {
     fn the_room_of_a_file_system_is_told() {
         let space = free_space(Path::new("/")).unwrap();
         assert!(space.free <= space.total && space.total > Bytes(0));
-        assert!(matches!(free_space(Path::new("/nonexistent")), Err(FileError::Io { .. })));
+        assert!(matches!(free_space(Path::new("/nonexistent")), Err(FileError::Io(_))));
     }
 
     #[test]
@@ -488,6 +489,6 @@ mod tests {
         drop(lock);
         let _lock = lock_exclusive(&path).unwrap();
         std::os::unix::fs::symlink(&path, dir.path().join("link")).unwrap();
-        assert!(matches!(lock_exclusive(&dir.path().join("link")), Err(FileError::Io { .. })));
+        assert!(matches!(lock_exclusive(&dir.path().join("link")), Err(FileError::Io(_))));
     }
 }

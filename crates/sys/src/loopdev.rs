@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use bulkhead_core::error::PathError;
 use bulkhead_core::units::{Bytes, DevNo};
 use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -64,16 +65,8 @@ pub enum LoopError {
         source: std::io::Error,
     },
     /// A device node or sysfs file failed.
-    #[error("cannot {operation} {path}")]
-    Device {
-        /// What was tried: `open`, `read`, or the ioctl's name.
-        operation: &'static str,
-        /// The node or file.
-        path: PathBuf,
-        /// The kernel's reason.
-        #[source]
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Device(#[from] PathError),
     /// A sysfs file holds something unexpected.
     #[error("{path}: cannot understand {text:?}")]
     Malformed {
@@ -177,7 +170,7 @@ pub struct AttachOptions {
 /// [`LoopError::Device`] and [`LoopError::Malformed`] for sysfs files. No `/sys/block` means none.
 pub fn list(roots: &Roots) -> Result<Vec<LoopInfo>, LoopError> {
     let dir = roots.sys.join("block");
-    let error = |source| LoopError::Device { operation: "read", path: dir.clone(), source };
+    let error = |source| LoopError::Device(PathError::new("read", &dir, source));
     let entries = match fs::read_dir(&dir) {
         Ok(entries) => entries,
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -348,7 +341,11 @@ fn keep_attached(info: &LoopInfo) -> Result<(), LoopError> {
         unsafe { ioctl(&node, request) }.map_err(|error| device_error("LOOP_SET_STATUS64", &info.dev_path, error))
     });
     match result {
-        Err(LoopError::Device { source, .. }) if source.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => Ok(()),
+        Err(LoopError::Device(PathError { source, .. }))
+            if source.raw_os_error() == Some(Errno::NXIO.raw_os_error()) =>
+        {
+            Ok(())
+        }
         other => other,
     }
 }
@@ -451,12 +448,8 @@ fn configure_free(
         .map_err(|error| LoopError::Image { image: image.to_owned(), source: error.into() })?;
     let config = config(&image_fd, image, block_bytes_for(image_bytes, options.block_bytes), options)?;
     let (number, node) = configure(roots, image, &image_fd, config)?;
-    let vanished = || LoopError::Device {
-        operation: "read the settings of",
-        path: node.path.clone(),
-        source: std::io::ErrorKind::NotFound.into(),
-    };
-    info(roots, number)?.ok_or_else(vanished)
+    let vanished = || PathError::new("read the settings of", &node.path, std::io::ErrorKind::NotFound);
+    Ok(info(roots, number)?.ok_or_else(vanished)?)
 }
 
 /// An open loop device node.
@@ -477,7 +470,9 @@ fn configure(roots: &Roots, image: &Path, _image_fd: &OwnedFd, config: LoopConfi
         let path = roots.dev.join(format!("loop{number}"));
         let fd = match wait_for_node(&path, config.info.lo_flags & LO_FLAGS_READ_ONLY == 0) {
             // Somebody removed the device again (LOOP_CTL_REMOVE).
-            Err(LoopError::Device { source, .. }) if source.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
+            Err(LoopError::Device(PathError { source, .. }))
+                if source.raw_os_error() == Some(Errno::NXIO.raw_os_error()) =>
+            {
                 continue;
             }
             other => other?,
@@ -616,7 +611,7 @@ fn wait_for_node(path: &Path, write: bool) -> Result<OwnedFd, LoopError> {
     let deadline = Instant::now() + WAIT_LIMIT;
     loop {
         match open_node(path, write) {
-            Err(LoopError::Device { source, .. })
+            Err(LoopError::Device(PathError { source, .. }))
                 if source.kind() == std::io::ErrorKind::NotFound && Instant::now() < deadline =>
             {
                 pause(POLL_PAUSE);
@@ -627,7 +622,7 @@ fn wait_for_node(path: &Path, write: bool) -> Result<OwnedFd, LoopError> {
 }
 
 fn device_error(operation: &'static str, path: &Path, error: Errno) -> LoopError {
-    LoopError::Device { operation, path: path.to_owned(), source: error.into() }
+    PathError::new(operation, path, error).into()
 }
 
 /// Reads a sysfs file; `None` when it is not there, or the device was detached while we read (ENODEV, ENXIO).
@@ -636,14 +631,14 @@ fn read_attached(path: &Path) -> Result<Option<Vec<u8>>, LoopError> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(source) if gone.contains(&source.raw_os_error()) => Ok(None),
-        Err(source) => Err(LoopError::Device { operation: "read", path: path.to_owned(), source }),
+        Err(source) => Err(PathError::new("read", path, source).into()),
     }
 }
 
 fn read_trimmed(path: &Path) -> Result<String, LoopError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(text.trim().to_owned()),
-        Err(source) => Err(LoopError::Device { operation: "read", path: path.to_owned(), source }),
+        Err(source) => Err(PathError::new("read", path, source).into()),
     }
 }
 
@@ -885,7 +880,7 @@ mod tests {
         let options = AttachOptions { direct_io: true, ..AttachOptions::default() };
         let info = match attach(&roots, &image, options) {
             Ok(info) => info,
-            Err(LoopError::Unavailable { source, .. } | LoopError::Device { source, .. }) => {
+            Err(LoopError::Unavailable { source, .. } | LoopError::Device(PathError { source, .. })) => {
                 eprintln!("skipped: no loop devices here ({source})");
                 return;
             }

@@ -177,8 +177,7 @@ impl<'a> Reserved<'a> {
     fn take(roots: &Roots, pool: &'a Pool, patience: Duration) -> Result<Self, ThinError> {
         let dir = roots.base.join("var/lib/bulkhead/thin");
         let locks = dir.join("locks");
-        let failed = |source| FileError::Io { operation: "make the directory", path: locks.clone(), source };
-        fs::create_dir_all(&locks).map_err(failed)?;
+        fs::create_dir_all(&locks).map_err(file::io_error("make the directory", &locks))?;
         // A pool has one such copy of its metadata, and other pools have theirs.
         let lock = file::lock_exclusive_within(&locks.join(&pool.uuid), patience)?;
         let note = dir.join(&pool.uuid);

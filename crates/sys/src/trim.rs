@@ -83,6 +83,7 @@ mod tests {
     use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::MetadataExt as _;
 
+    use bulkhead_core::error::PathError;
     use rustix::fs::{Mode, OFlags, openat, syncfs};
 
     use super::*;
@@ -113,7 +114,7 @@ mod tests {
     fn attached(image: &Path) -> Option<Attached> {
         match loopdev::attach(&Roots::host(), image, AttachOptions::default()) {
             Ok(info) => Some(Attached(info)),
-            Err(LoopError::Unavailable { source, .. } | LoopError::Device { source, .. }) => {
+            Err(LoopError::Unavailable { source, .. } | LoopError::Device(PathError { source, .. })) => {
                 eprintln!("skipped: no loop devices here ({source})");
                 None
             }

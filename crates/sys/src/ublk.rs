@@ -18,6 +18,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bulkhead_core::error::PathError;
 use bulkhead_core::units::Bytes;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -83,16 +84,8 @@ pub enum UblkError {
         feature: &'static str,
     },
     /// A device's node did not appear, or cannot be opened or mapped.
-    #[error("cannot {operation} {path}")]
-    Node {
-        /// What was tried.
-        operation: &'static str,
-        /// The node.
-        path: PathBuf,
-        /// The kernel's reason.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Node(#[from] PathError),
     /// An `io_uring` could not be made or used.
     #[error("cannot {operation} an io_uring")]
     Ring {
@@ -305,7 +298,7 @@ impl Control {
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let file = opened.map_err(|source| match Errno::from_io_error(&source) {
             Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => UblkError::Unavailable { path, source },
-            _ => UblkError::Node { operation: "open", path, source },
+            _ => UblkError::node("open", path, source),
         })?;
         let ring = IoUring::builder().build(4).map_err(|source| match Errno::from_io_error(&source) {
             Some(Errno::PERM | Errno::NOSYS) => UblkError::Lacks { feature: "io_uring, or it is switched off" },
@@ -356,7 +349,7 @@ impl Control {
     /// [`UblkError::Command`]; [`UblkError::Node`] when `/sys/class/ublk-char` cannot be read.
     pub fn find(&mut self, roots: &Roots, owner: u64, known: &Owners) -> Result<Option<DeviceInfo>, UblkError> {
         let path = roots.sys.join("class/ublk-char");
-        let unreadable = |source| UblkError::Node { operation: "list", path: path.clone(), source };
+        let unreadable = |source| UblkError::node("list", &path, source);
         let listed = match fs::read_dir(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             listed => listed.map_err(unreadable)?,
@@ -460,7 +453,7 @@ impl Control {
             Err(Errno::BUSY) => return Err(UblkError::Busy { device: node }),
             // Never started, or stopped already.
             Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => None,
-            Err(errno) => return Err(UblkError::Node { operation: "open", path: node, source: errno.into() }),
+            Err(errno) => return Err(UblkError::node("open", node, errno)),
         };
         // udev looks for signatures under a lock on the disk; without its server that would fail, with noise in the kernel's log.
         let give_up = Instant::now() + UDEV_LIMIT;
@@ -470,7 +463,7 @@ impl Control {
         {
             process::pause(POLL_PAUSE);
         }
-        let failed = |source| UblkError::Node { operation: "wait for the server of", path: node.clone(), source };
+        let failed = |source| UblkError::node("wait for the server of", &node, source);
         let server = device.server().map_err(failed)?;
         let stopped = self.command(uapi::STOP_DEV, device.id, 0);
         drop(exclusive);
@@ -560,7 +553,7 @@ impl Stopped {
                 let seconds = SERVER_END_LIMIT.as_secs();
                 Err(UblkError::Timeout { command: "the end of the server", id, seconds })
             }
-            Err(source) => Err(UblkError::Node { operation: "wait for the server of", path: node, source }),
+            Err(source) => Err(UblkError::node("wait for the server of", node, source)),
         }
     }
 }
@@ -577,7 +570,7 @@ pub fn open_device(roots: &Roots, id: u32) -> Result<File, UblkError> {
             Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < give_up => {
                 process::pause(POLL_PAUSE);
             }
-            opened => return opened.map_err(|source| UblkError::Node { operation: "open", path, source }),
+            opened => return opened.map_err(|source| UblkError::node("open", path, source)),
         }
     }
 }
@@ -612,10 +605,16 @@ fn unless_gone(done: Result<(), UblkError>) -> Result<(), UblkError> {
 }
 
 impl UblkError {
+    /// [`UblkError::Node`] of `operation` on `path`.
+    #[must_use]
+    pub fn node(operation: &'static str, path: impl Into<PathBuf>, source: impl Into<io::Error>) -> Self {
+        PathError::new(operation, path, source).into()
+    }
+
     /// Whether somebody else has the device now, so that a later try may succeed.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        matches!(self, UblkError::Command { source, .. } | UblkError::Node { source, .. } if is(source, Errno::BUSY))
+        matches!(self, UblkError::Command { source, .. } | UblkError::Node(PathError { source, .. }) if is(source, Errno::BUSY))
     }
 }
 

@@ -81,7 +81,7 @@ fn of_io(error: &io::Error) -> (Code, &'static str) {
 impl Classify for FileError {
     fn classify(&self) -> (Code, &'static str) {
         match self {
-            FileError::Io { source, .. } => of_io(source),
+            FileError::Io(error) => of_io(&error.source),
             FileError::NoName { .. } => (Code::InvalidArgument, ""),
             FileError::Exists { .. } => (Code::AlreadyExists, "move it away, or choose another name"),
             FileError::TooLarge { .. } => (Code::Corrupt, "it is not a Bulkhead state file: move it away"),
@@ -116,7 +116,7 @@ impl Classify for LoopError {
             LoopError::NoneFree { .. } => {
                 (Code::Unsupported, "raise the number of loop devices (`modprobe loop max_loop=N`)")
             }
-            LoopError::Device { .. } | LoopError::Malformed { .. } | LoopError::Usage { .. } => {
+            LoopError::Device(_) | LoopError::Malformed { .. } | LoopError::Usage { .. } => {
                 (Code::Internal, "the daemon's log and `dmesg` say more")
             }
         }

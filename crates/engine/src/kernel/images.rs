@@ -62,8 +62,7 @@ impl Images for Kernel {
         match std::fs::metadata(image) {
             Ok(found) => Ok(Some(Bytes(found.len()))),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(file::FileError::Io { operation: "stat", path: image.to_owned(), source }
-                .fault(format!("file {}", image.display()))),
+            Err(source) => Err(file::FileError::io("stat", image, source).fault(format!("file {}", image.display()))),
         }
     }
 

@@ -116,9 +116,8 @@ impl Kernel {
         let making = self.being_made().clone();
         let served =
             servers::all(&self.roots).map(|all| all.into_iter().map(|(_, spec)| spec.image).chain(making).collect());
-        let removed = served.map_err(|source| {
-            file::FileError::Io { operation: "look for served images in", path: directory.to_owned(), source }.into()
-        });
+        let removed =
+            served.map_err(|source| file::FileError::io("look for served images in", directory, source).into());
         match removed.and_then(|served: Vec<PathBuf>| layer::sweep(directory, &served)) {
             Ok(removed) => {
                 self.conditions.clear(FindingId::LayersNotRemoved, &object);

@@ -355,9 +355,8 @@ impl Kernel {
     fn restore_served(&self, device: &DeviceInfo, pid: u32, spec: &ServeSpec) -> Result<Outcome, Fault> {
         let object = || file_object(&spec.image);
         if sized::size(&self.roots, device).is_none() {
-            let size = image::size(&spec.image).map_err(|source| {
-                file::FileError::Io { operation: "examine", path: spec.image.clone(), source }.fault(object())
-            })?;
+            let size = image::size(&spec.image)
+                .map_err(|source| file::FileError::io("examine", &spec.image, source).fault(object()))?;
             sized::expose(&self.roots, device, Bytes(size.0 / BLOCK_BYTES * BLOCK_BYTES))
                 .map_err(|e| e.fault(object()))?;
         }

@@ -46,8 +46,7 @@ impl StateFiles for Kernel {
 
     fn list_dir(&self, dir: &Path) -> Result<Option<Vec<String>>, Fault> {
         let fault = |source: std::io::Error| {
-            file::FileError::Io { operation: "list", path: dir.to_owned(), source }
-                .fault(format!("directory {}", dir.display()))
+            file::FileError::io("list", dir, source).fault(format!("directory {}", dir.display()))
         };
         match std::fs::read_dir(dir) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -109,5 +108,5 @@ fn write_record(path: &Path, content: &[u8]) -> Result<Outcome, Fault> {
 }
 
 fn io_fault(operation: &'static str, path: &Path, source: io::Error) -> Fault {
-    file::FileError::Io { operation, path: path.to_owned(), source }.fault(format!("directory {}", path.display()))
+    file::FileError::io(operation, path, source).fault(format!("directory {}", path.display()))
 }

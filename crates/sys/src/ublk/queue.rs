@@ -176,7 +176,7 @@ impl Prepared {
 
 fn unmapped(info: &DeviceInfo) -> impl Fn(Errno) -> UblkError {
     let path = format!("/dev/ublkc{}", info.id);
-    move |errno| UblkError::Node { operation: "map", path: path.clone().into(), source: errno.into() }
+    move |errno| UblkError::node("map", &path, errno)
 }
 
 impl Queue<'_> {

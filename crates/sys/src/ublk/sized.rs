@@ -44,7 +44,7 @@ pub fn size(roots: &Roots, device: &DeviceInfo) -> Option<Bytes> {
 /// [`UblkError::Node`].
 pub fn expose(roots: &Roots, device: &DeviceInfo, volume: Bytes) -> Result<PathBuf, UblkError> {
     let disk = device.node(roots);
-    let failed = |source| UblkError::Node { operation: "change the partitions of", path: disk.clone(), source };
+    let failed = |source| UblkError::node("change the partitions of", &disk, source);
     if !is_partition(roots, device) {
         // A table that is found in the data is nobody's wish.
         open(&disk).and_then(|disk| partition::remove_all(&disk)).map_err(failed)?;
@@ -55,7 +55,7 @@ pub fn expose(roots: &Roots, device: &DeviceInfo, volume: Bytes) -> Result<PathB
     let give_up = Instant::now() + NODE_LIMIT;
     while !node.exists() {
         if Instant::now() >= give_up {
-            return Err(UblkError::Node { operation: "find", path: node, source: Errno::NOENT.into() });
+            return Err(UblkError::node("find", node, Errno::NOENT));
         }
         process::pause(POLL_PAUSE);
     }
@@ -68,7 +68,7 @@ pub fn expose(roots: &Roots, device: &DeviceInfo, volume: Bytes) -> Result<PathB
 /// [`UblkError::Node`], [`UblkError::Command`].
 pub fn grow(roots: &Roots, control: &mut Control, device: &DeviceInfo, to: Bytes) -> Result<Bytes, UblkError> {
     let node = device.node(roots);
-    let failed = |source| UblkError::Node { operation: "grow", path: node.clone(), source };
+    let failed = |source| UblkError::node("grow", &node, source);
     let old = size(roots, device).ok_or_else(|| failed(Errno::NODEV.into()))?;
     if old < to {
         if is_partition(roots, device) {
