@@ -4,136 +4,31 @@
 //! down to the physical devices, and the look for signatures with `wipefs` and `blkid`.
 //! Does not: attach loop devices (`loopdev`), make volumes (`lvm`) or file systems (`fsutil`).
 
-use std::collections::HashMap;
-use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use bulkhead_core::units::{Bytes, DevNo};
-
-use crate::mount::MountError;
-use crate::roots::Roots;
-use crate::tool::{Tool, ToolError};
-
 mod all;
+mod diskstat;
+mod error;
 pub mod partition;
+mod scheduler;
 mod signature;
 mod stack;
 mod usage;
 
-pub use all::{all, identity};
-pub use signature::{Signature, signatures};
-pub use stack::{DeadEnd, Holder, ImageOf, Layer, LayerKind, Stack, holder_of, is_physical, stack};
-pub use usage::{InUse, claimed, is_in_use};
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
-/// Why something about a block device could not be found out or set.
-#[derive(Debug, thiserror::Error)]
-pub enum BlockError {
-    /// The kernel does not know the device number.
-    #[error("there is no block device {dev}")]
-    NotFound {
-        /// The device number.
-        dev: DevNo,
-    },
-    /// The path is something else.
-    #[error("{path} is not a block device")]
-    NotABlockDevice {
-        /// The path.
-        path: PathBuf,
-    },
-    /// A file of sysfs or procfs could not be read.
-    #[error("cannot read {path}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's reason.
-        #[source]
-        source: std::io::Error,
-    },
-    /// The mount table could not be read.
-    #[error("cannot find out what is mounted")]
-    Mounts {
-        /// Why; boxed because it is much larger than the other reasons.
-        #[source]
-        source: Box<MountError>,
-    },
-    /// A file of sysfs could not be written.
-    #[error("cannot write {value:?} to {path}")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// What was written.
-        value: String,
-        /// The kernel's reason.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A file of sysfs holds something unexpected.
-    #[error("{path}: cannot understand {text:?}")]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// What it holds.
-        text: String,
-    },
-    /// The device has no such I/O scheduler.
-    #[error("device {dev} has no I/O scheduler {wanted:?}; it offers: {}", available.join(" "))]
-    SchedulerUnavailable {
-        /// The device whose queue it is.
-        dev: DevNo,
-        /// The scheduler asked for.
-        wanted: String,
-        /// What the device offers; empty for a device without a request queue of its own.
-        available: Vec<String>,
-        /// Why the module could not be loaded, when that was tried.
-        #[source]
-        source: Option<Box<ToolError>>,
-    },
-    /// The kernel accepted the write and shows another scheduler.
-    #[error("device {dev}: the scheduler is {found:?} after {wanted:?} was set")]
-    SchedulerNotInForce {
-        /// The device whose queue it is.
-        dev: DevNo,
-        /// What was written.
-        wanted: String,
-        /// What was read back.
-        found: String,
-    },
-    /// A helper program failed.
-    #[error("cannot look for signatures on {path}")]
-    Probe {
-        /// The device.
-        path: PathBuf,
-        /// The program's failure.
-        #[source]
-        source: ToolError,
-    },
-    /// `wipefs` printed something unexpected.
-    #[error("cannot read what wipefs said about {path}")]
-    ProbeOutput {
-        /// The device.
-        path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: serde_json::Error,
-    },
-}
+use bulkhead_core::units::{Bytes, DevNo};
 
-impl BlockError {
-    fn mounts(source: MountError) -> Self {
-        Self::Mounts { source: Box::new(source) }
-    }
-}
-
-/// The I/O schedulers of a request queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scheduler {
-    /// The one in force; `none` is a scheduler too.
-    pub active: String,
-    /// All that can be set without loading a module, `active` among them.
-    pub available: Vec<String>,
-}
+pub use self::all::{all, identity};
+pub use self::diskstat::{Diskstat, busy, diskstat};
+pub use self::error::BlockError;
+use self::scheduler::parse_scheduler;
+pub use self::scheduler::{Scheduler, set_scheduler};
+pub use self::signature::{Signature, signatures};
+pub use self::stack::{DeadEnd, Holder, ImageOf, Layer, LayerKind, Stack, holder_of, is_physical, stack};
+pub use self::usage::{InUse, claimed, is_in_use};
+use crate::roots::Roots;
 
 /// Name and uuid of a device-mapper device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,45 +72,6 @@ pub struct BlockDevice {
     pub largest_request: Option<Bytes>,
     /// Model, for devices that say one.
     pub model: Option<String>,
-}
-
-/// The counters of `/sys/dev/block/M:m/stat` (kernel `Documentation/block/stat.rst`), since boot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Diskstat {
-    /// Reads completed.
-    pub reads: u64,
-    /// Reads merged into others.
-    pub read_merges: u64,
-    /// 512-byte sectors read.
-    pub read_sectors: u64,
-    /// Milliseconds that reads took, summed over requests.
-    pub read_ms: u64,
-    /// Writes completed.
-    pub writes: u64,
-    /// Writes merged into others.
-    pub write_merges: u64,
-    /// 512-byte sectors written.
-    pub write_sectors: u64,
-    /// Milliseconds that writes took, summed over requests.
-    pub write_ms: u64,
-    /// Requests under way now (the only value that falls).
-    pub in_flight: u64,
-    /// Milliseconds with at least one request under way.
-    pub io_ms: u64,
-    /// Milliseconds weighted by requests under way.
-    pub weighted_ms: u64,
-    /// Discards completed.
-    pub discards: u64,
-    /// Discards merged into others.
-    pub discard_merges: u64,
-    /// 512-byte sectors discarded.
-    pub discard_sectors: u64,
-    /// Milliseconds that discards took.
-    pub discard_ms: u64,
-    /// Flushes completed; not counted for partitions.
-    pub flushes: u64,
-    /// Milliseconds that flushes took.
-    pub flush_ms: u64,
 }
 
 /// Everything sysfs says about a device.
@@ -327,86 +183,9 @@ pub fn devno_of_name(roots: &Roots, name: &str) -> Option<DevNo> {
     fs::read_to_string(roots.sys.join("class/block").join(name).join("dev")).ok()?.trim().parse().ok()
 }
 
-/// For how long the device with this kernel name has had requests under way (`io_ticks` of its `stat` file).
-///
-/// # Errors
-/// [`BlockError::Read`] when it is gone, or says something that is not understood.
-pub fn busy(roots: &Roots, name: &str) -> Result<Duration, BlockError> {
-    /// Where it is among the numbers (kernel `Documentation/block/stat.rst`).
-    const IO_TICKS: usize = 9;
-    let path = roots.sys.join("class/block").join(name.replace('/', "!")).join("stat");
-    let text = fs::read_to_string(&path).map_err(|source| BlockError::Read { path: path.clone(), source })?;
-    let ticks = text.split_ascii_whitespace().nth(IO_TICKS).and_then(|word| word.parse().ok());
-    ticks.map(Duration::from_millis).ok_or_else(|| {
-        let source = std::io::Error::new(std::io::ErrorKind::InvalidData, format!("it says {text:?}"));
-        BlockError::Read { path, source }
-    })
-}
-
 /// Splits a `dev_t` of `stat(2)`.
 pub(crate) fn dev_from_raw(raw: u64) -> DevNo {
     DevNo::new(rustix::fs::major(raw), rustix::fs::minor(raw))
-}
-
-/// Sets the I/O scheduler of a device's queue (the disk's, for a partition), and reads it back; returns the old one.
-///
-/// When the kernel does not list it, its module is loaded first (`bfq`, `kyber-iosched`, `mq-deadline`).
-///
-/// # Errors
-/// [`BlockError::SchedulerUnavailable`], [`BlockError::SchedulerNotInForce`], [`BlockError::Write`], and those of [`inspect`].
-pub fn set_scheduler(roots: &Roots, dev: DevNo, wanted: &str) -> Result<String, BlockError> {
-    let disk = parent_disk(&device_dir(roots, dev)?)?.unwrap_or(dev);
-    let path = device_dir(roots, disk)?.join("queue/scheduler");
-    let unavailable = |available: Vec<String>, source| BlockError::SchedulerUnavailable {
-        dev: disk,
-        wanted: wanted.to_owned(),
-        available,
-        source,
-    };
-    let current = || -> Result<Scheduler, BlockError> {
-        let text = read_optional(&path)?.unwrap_or_default();
-        parse_scheduler(&text).ok_or_else(|| unavailable(Vec::new(), None))
-    };
-    let mut before = current()?;
-    if before.active == wanted {
-        return Ok(before.active);
-    }
-    if !before.available.iter().any(|name| name == wanted) {
-        let module = match wanted {
-            "bfq" => "bfq",
-            "kyber" => "kyber-iosched",
-            "mq-deadline" => "mq-deadline",
-            _ => return Err(unavailable(before.available, None)),
-        };
-        if let Err(error) = Tool::new("modprobe").arg(module).run() {
-            return Err(unavailable(before.available, Some(Box::new(error))));
-        }
-        before = current()?;
-        if !before.available.iter().any(|name| name == wanted) {
-            return Err(unavailable(before.available, None));
-        }
-    }
-    fs::write(&path, wanted).map_err(|source| BlockError::Write {
-        path: path.clone(),
-        value: wanted.to_owned(),
-        source,
-    })?;
-    let now = current()?.active;
-    if now == wanted {
-        Ok(before.active)
-    } else {
-        Err(BlockError::SchedulerNotInForce { dev: disk, wanted: wanted.to_owned(), found: now })
-    }
-}
-
-/// A device's I/O counters.
-///
-/// # Errors
-/// [`BlockError::NotFound`], [`BlockError::Read`], [`BlockError::Malformed`] (kernels before 5.5 have fewer counters).
-pub fn diskstat(roots: &Roots, dev: DevNo) -> Result<Diskstat, BlockError> {
-    let path = device_dir(roots, dev)?.join("stat");
-    let text = read(&path)?;
-    parse_diskstat(&text).ok_or(BlockError::Malformed { path, text })
 }
 
 /// Devices built directly on this one (dm, md, bcache; `/sys/…/holders`), sorted.
@@ -490,66 +269,6 @@ fn read_optional(path: &Path) -> Result<Option<String>, BlockError> {
 fn read_number<T: std::str::FromStr>(path: &Path) -> Result<T, BlockError> {
     let text = read(path)?;
     text.parse().map_err(|_| BlockError::Malformed { path: path.to_owned(), text })
-}
-
-/// `mq-deadline [none]`; a device without choice shows one word without brackets.
-fn parse_scheduler(text: &str) -> Option<Scheduler> {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let bracketed = words.iter().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));
-    let active = match (bracketed, words.as_slice()) {
-        (Some(active), _) => active,
-        (None, [only]) => only,
-        _ => return None,
-    };
-    let available = words.iter().map(|word| word.trim_matches(['[', ']']).to_owned()).collect();
-    Some(Scheduler { active: active.to_owned(), available })
-}
-
-fn parse_diskstat(text: &str) -> Option<Diskstat> {
-    let fields: Vec<u64> = text.split_whitespace().map(|word| word.parse().ok()).collect::<Option<_>>()?;
-    // Newer kernels may append fields.
-    let &[
-        reads,
-        read_merges,
-        read_sectors,
-        read_ms,
-        writes,
-        write_merges,
-        write_sectors,
-        write_ms,
-        in_flight,
-        io_ms,
-        weighted_ms,
-        discards,
-        discard_merges,
-        discard_sectors,
-        discard_ms,
-        flushes,
-        flush_ms,
-        ..,
-    ] = fields.as_slice()
-    else {
-        return None;
-    };
-    Some(Diskstat {
-        reads,
-        read_merges,
-        read_sectors,
-        read_ms,
-        writes,
-        write_merges,
-        write_sectors,
-        write_ms,
-        in_flight,
-        io_ms,
-        weighted_ms,
-        discards,
-        discard_merges,
-        discard_sectors,
-        discard_ms,
-        flushes,
-        flush_ms,
-    })
 }
 
 #[cfg(test)]

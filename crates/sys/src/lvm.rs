@@ -8,41 +8,38 @@
 //! nobody makes. Where `/run/udev/control` does not answer, each command is told so and makes the nodes in `/dev` itself.
 //! In a container that has the host's `/run/udev` but its own IPC namespace LVM still hangs: share the host's.
 
+mod command;
+mod error;
+mod group;
+mod report;
+mod tags;
+mod volume;
+
 use std::cmp::Ordering;
-use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use bulkhead_core::units::{Bytes, DevNo};
+use bulkhead_core::units::Bytes;
 
+use self::command::{
+    Command, LV_FIELDS, PROTECTING, REPORT_ARGS, VG_FIELDS, check_lv, check_vg, full_name, linear_args, size_arg,
+    snapshot_args, thin_args, thin_pool_args,
+};
+pub use self::error::LvmError;
+use self::error::{no_extents, no_group, no_volume, other};
+use self::report::{parse_lvs, parse_vgs};
+pub use self::volume::{Lv, LvKind, Vg};
 use crate::block;
 use crate::mount;
 use crate::roots::Roots;
 use crate::tool::{Tool, ToolError, ToolOutput};
-
-mod report;
-mod tags;
-
-use report::{parse_lvs, parse_vgs};
 
 /// The program; the commands are its first argument.
 const PROGRAM: &str = "lvm";
 
 /// How long one command may take: LVM waits for locks, and reads every device.
 const LIMIT: Duration = Duration::from_secs(300);
-
-/// Commands without a limit: killed between suspending a device and resuming it, they leave all I/O on it blocked.
-const SUSPENDING: [&str; 4] = ["lvcreate", "lvextend", "lvreduce", "lvremove"];
-
-/// What an `lvchange` has that suspends its device, too.
-const PROTECTING: &str = "-pr";
-
-/// Longest name of a group or volume in bytes. The dm name is built of both with `-` doubled (`DM_NAME_LEN` 128).
-const MAX_NAME_BYTES: usize = 63;
-
-/// Longest tag in bytes (lvm(8): 1024).
-const MAX_TAG_BYTES: usize = 1024;
 
 /// Where udev listens.
 const UDEV_CONTROL: &str = "/run/udev/control";
@@ -56,226 +53,6 @@ const SYNCHRONOUS: &str = "global{use_aio=0}";
 
 /// The administrator's own filter, read once: LVM takes only one.
 static GLOBAL_FILTER: OnceLock<Option<String>> = OnceLock::new();
-
-/// Why something about LVM failed. `object` is a group (`vg`), a volume (`vg/lv`) or a device.
-#[derive(Debug, thiserror::Error)]
-pub enum LvmError {
-    /// A name that LVM does not take, or that could be mistaken for an option.
-    #[error("{name:?} cannot be the name of a {what}: {reason}")]
-    BadName {
-        /// `volume group` or `logical volume`.
-        what: &'static str,
-        /// The name.
-        name: String,
-        /// What is wrong with it.
-        reason: &'static str,
-    },
-    /// A tag that LVM does not take.
-    #[error("{0:?} cannot be a tag: use 1 to 1024 of A-Z a-z 0-9 _ + . - / = ! : & #, not starting with -")]
-    BadTag(String),
-    /// A size of zero.
-    #[error("cannot {operation} {object}: a size of 0 makes no sense")]
-    ZeroSize {
-        /// What was tried.
-        operation: &'static str,
-        /// The volume.
-        object: String,
-    },
-    /// It does not exist.
-    #[error("cannot {operation} {object}: there is no {missing}")]
-    NotFound {
-        /// What was tried.
-        operation: &'static str,
-        /// The group or volume.
-        object: String,
-        /// What is missing.
-        missing: String,
-    },
-    /// There is one of that name already.
-    #[error("cannot {operation} {object}: it exists already")]
-    AlreadyExists {
-        /// What was tried.
-        operation: &'static str,
-        /// The group or volume.
-        object: String,
-    },
-    /// The group, or the thin pool, has not enough space left.
-    #[error("cannot {operation} {object}: {reason}")]
-    NoSpace {
-        /// What was tried.
-        operation: &'static str,
-        /// The group or volume.
-        object: String,
-        /// How much is needed, and how much is there.
-        reason: String,
-        /// What LVM said.
-        #[source]
-        source: Option<Box<ToolError>>,
-    },
-    /// It is open, mounted, or has volumes.
-    #[error("cannot {operation} {object}: {reason}")]
-    InUse {
-        /// What was tried.
-        operation: &'static str,
-        /// The group, volume or device.
-        object: String,
-        /// By whom or what.
-        reason: String,
-        /// What LVM said.
-        #[source]
-        source: Option<Box<ToolError>>,
-    },
-    /// The device carries something: nothing is overwritten.
-    #[error("cannot {operation} {object}: it carries {}", list_signatures(found))]
-    HasSignature {
-        /// What was tried.
-        operation: &'static str,
-        /// The device.
-        object: String,
-        /// What was found on it.
-        found: Vec<block::Signature>,
-    },
-    /// The volume would become smaller, and the caller did not say that this is meant.
-    #[error("{object} is {now} large: making it {wanted} would cut it off")]
-    WouldShrink {
-        /// The volume.
-        object: String,
-        /// Its size.
-        now: Bytes,
-        /// The size asked for.
-        wanted: Bytes,
-    },
-    /// The device could not be examined.
-    #[error("cannot {operation} {object}")]
-    Device {
-        /// What was tried.
-        operation: &'static str,
-        /// The device.
-        object: String,
-        /// Why.
-        #[source]
-        source: Box<block::BlockError>,
-    },
-    /// A report was not understood.
-    #[error("cannot read the report of lvm about {object}: {reason}")]
-    Report {
-        /// What the report is about.
-        object: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Any other failure.
-    #[error("cannot {operation} {object}")]
-    Other {
-        /// What was tried.
-        operation: &'static str,
-        /// The group, volume or device.
-        object: String,
-        /// What LVM said.
-        #[source]
-        source: Box<ToolError>,
-    },
-}
-
-/// A volume group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Vg {
-    /// Name.
-    pub name: String,
-    /// Size of all its extents.
-    pub size: Bytes,
-    /// Space in extents that no volume uses.
-    pub free: Bytes,
-    /// Size of an extent: volumes are multiples of it.
-    pub extent_size: Bytes,
-    /// Tags, sorted.
-    pub tags: Vec<String>,
-    /// Number of physical volumes.
-    pub pv_count: u32,
-    /// Whether a physical volume is missing.
-    pub partial: bool,
-}
-
-/// What kind of volume it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LvKind {
-    /// Plain extents.
-    Linear,
-    /// A thin pool.
-    ThinPool,
-    /// A thin volume.
-    Thin {
-        /// Its pool.
-        pool: String,
-        /// The volume of which it is a snapshot, while that exists.
-        origin: Option<String>,
-    },
-    /// An old-style copy-on-write snapshot; it goes when its origin goes.
-    ThickSnapshot {
-        /// The volume of which it is a snapshot.
-        origin: String,
-    },
-    /// Anything else, as LVM's report calls it (`lv_layout`).
-    Other(String),
-}
-
-/// A logical volume.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Lv {
-    /// Name.
-    pub name: String,
-    /// Its group.
-    pub vg: String,
-    /// Device node, `/dev/VG/LV`; there only while it is active. A thin pool has none.
-    pub path: PathBuf,
-    /// Size; for a thin volume the virtual one.
-    pub size: Bytes,
-    /// What it is.
-    pub kind: LvKind,
-    /// Whether the kernel has it (`dmsetup`).
-    pub active: bool,
-    /// Whether something has it open: a mount, a program, or another volume.
-    pub open: bool,
-    /// Tags, sorted.
-    pub tags: Vec<String>,
-    /// How full it is in percent (0 to 100): mapped part of a thin volume, data of a thin pool. `None` when it is inactive
-    /// or this does not apply.
-    pub data_percent: Option<f64>,
-    /// How full the metadata of a thin pool is, in percent.
-    pub metadata_percent: Option<f64>,
-    /// Device number while it is active.
-    pub dev: Option<DevNo>,
-    /// Whether it refuses writes (by its metadata, so also known while it is inactive).
-    pub read_only: bool,
-    /// Whether it is left out when the group is activated (thin snapshots made by others; lvchange(8), `--setactivationskip`).
-    pub activation_skip: bool,
-    /// Whether a thin pool gives out blocks zeroed (lvcreate(8), `--zero`); without it a volume shows what its blocks held before.
-    pub zeroes: bool,
-    /// LVM's word for what is wrong with it (`lv_health_status`): `partial`, `failed`, `out_of_data`,
-    /// `metadata_read_only` …; empty when it is well.
-    pub health: String,
-}
-
-/// The finest step of [`Lv::data_percent`] as LVM reports it, in percent.
-const PERCENT_STEP: f64 = 0.01;
-
-impl Lv {
-    /// What it takes of its group, or a thin volume of its pool: rounded down to what LVM's percentage surely stands for.
-    #[must_use]
-    pub fn allocated(&self) -> Bytes {
-        if !matches!(self.kind, LvKind::Thin { .. }) {
-            return self.size;
-        }
-        let pct = self.data_percent.map_or(0.0, |pct| (pct - PERCENT_STEP).clamp(0.0, 100.0));
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::cast_precision_loss,
-            reason = "a part of a size, rounded down"
-        )]
-        Bytes((self.size.0 as f64 * (pct / 100.0)) as u64)
-    }
-}
 
 /// The `lvm` program, kept away from some ublk devices.
 #[derive(Clone, Copy, Debug)]
@@ -490,83 +267,6 @@ impl Lvm {
         Ok(!found.read_only)
     }
 
-    /// Makes a volume group with these tags on one blank block device, which becomes its physical volume, in one metadata change.
-    ///
-    /// # Errors
-    /// [`LvmError::BadTag`], [`LvmError::HasSignature`] when the device carries anything, [`LvmError::AlreadyExists`], [`LvmError::InUse`] when the
-    /// kernel has claimed the device, [`LvmError::Device`], [`LvmError::Other`].
-    pub fn vg_create(&self, name: &str, device: &Path, tags: &[&str]) -> Result<(), LvmError> {
-        const CREATE: &str = "create a volume group on";
-        check_vg(name)?;
-        tags.iter().try_for_each(|tag| check_tag(tag))?;
-        let object = device.display().to_string();
-        let probe = |source| LvmError::Device { operation: CREATE, object: object.clone(), source: Box::new(source) };
-        block::devno_of(device).map_err(probe)?;
-        let found = block::signatures(device).map_err(probe)?;
-        if !found.is_empty() {
-            return Err(LvmError::HasSignature { operation: CREATE, object, found });
-        }
-        if block::claimed(device).map_err(probe)? {
-            let reason = "another program or the kernel has claimed it".to_owned();
-            return Err(LvmError::InUse { operation: CREATE, object, reason, source: None });
-        }
-        // Without --yes: a signature that appears meanwhile makes LVM ask, and nobody answers.
-        let tags = tags.iter().flat_map(|tag| ["--addtag", *tag]);
-        match self.run(&Command::new("vgcreate").args(tags).arg(name).arg("--").arg(device)) {
-            Ok(_) => Ok(()),
-            Err(source) => Err(match self.vg(name) {
-                Ok(Some(_)) => LvmError::AlreadyExists { operation: "create volume group", object: name.to_owned() },
-                _ => other(CREATE, &object, source),
-            }),
-        }
-    }
-
-    /// Removes an empty volume group; its physical volumes remain (see [`Lvm::pv_remove`]).
-    ///
-    /// # Errors
-    /// [`LvmError::InUse`] while it has volumes, [`LvmError::NotFound`], [`LvmError::Other`].
-    pub fn vg_remove(&self, name: &str) -> Result<(), LvmError> {
-        const REMOVE: &str = "remove volume group";
-        check_vg(name)?;
-        let n_volumes = self.volumes(name, REMOVE, name)?.len();
-        if n_volumes > 0 {
-            let reason = format!("it has {n_volumes} volumes");
-            return Err(LvmError::InUse { operation: REMOVE, object: name.to_owned(), reason, source: None });
-        }
-        // Without --yes: a volume that appears meanwhile makes LVM ask, and nobody answers.
-        self.change_group(REMOVE, name, &["vgremove"])
-    }
-
-    /// Takes LVM's label from a device that belongs to no group; `false` when it had none.
-    ///
-    /// # Errors
-    /// [`LvmError::InUse`] while it belongs to a group, [`LvmError::Device`], [`LvmError::Other`].
-    pub fn pv_remove(&self, device: &Path) -> Result<bool, LvmError> {
-        const REMOVE: &str = "remove the LVM label from";
-        let object = device.display().to_string();
-        let found = block::signatures(device).map_err(|source| LvmError::Device {
-            operation: REMOVE,
-            object: object.clone(),
-            source: Box::new(source),
-        })?;
-        if !found.iter().any(|signature| signature.kind == "LVM2_member") {
-            return Ok(false);
-        }
-        match self.run(&Command::new("pvremove").arg("--").arg(device)) {
-            Ok(_) => Ok(true),
-            Err(source) => Err(match self.group_of(device) {
-                Ok(Some(group)) => LvmError::InUse {
-                    operation: REMOVE,
-                    object,
-                    reason: format!("it belongs to volume group {group}"),
-                    source: Some(Box::new(source)),
-                },
-                // What LVM said first is the reason.
-                Ok(None) | Err(_) => other(REMOVE, &object, source),
-            }),
-        }
-    }
-
     /// Runs a command on one volume, and finds out why where it fails.
     fn change(&self, operation: &'static str, vg: &str, name: &str, words: &[&str]) -> Result<ToolOutput, LvmError> {
         check_vg(vg)?;
@@ -579,44 +279,6 @@ impl Lvm {
             Ok(volumes) if volumes.iter().all(|volume| volume.name != name) => no_volume(operation, &object),
             Ok(_) => other(operation, &object, source),
         })
-    }
-
-    fn change_group(&self, operation: &'static str, vg: &str, words: &[&str]) -> Result<(), LvmError> {
-        check_vg(vg)?;
-        let (first, rest) = words.split_first().unwrap_or((&"", &[]));
-        match self.run(&Command::new(first).args(rest).arg(vg)) {
-            Ok(_) => Ok(()),
-            Err(source) => Err(match self.vg(vg) {
-                Ok(None) => no_group(operation, vg, vg),
-                _ => other(operation, vg, source),
-            }),
-        }
-    }
-
-    /// Device nodes of the physical volumes of a group; one that is missing is not a path (`[unknown]`).
-    ///
-    /// # Errors
-    /// [`LvmError::BadName`], [`LvmError::Report`], [`LvmError::Other`].
-    pub fn pv_devices(&self, vg: &str) -> Result<Vec<PathBuf>, LvmError> {
-        check_vg(vg)?;
-        let output = self.run_for("list", vg, Command::new("pvs").args(REPORT_ARGS).args(["-o", "vg_name,pv_name"]))?;
-        report::parse_pv_devices(&output.stdout, vg)
-            .map_err(|reason| LvmError::Report { object: vg.to_owned(), reason })
-    }
-
-    /// The group that a physical volume belongs to; `None` when it belongs to none.
-    ///
-    /// # Errors
-    /// [`LvmError::Other`] when LVM cannot say, also for a device that is no physical volume; [`LvmError::Report`]. An unknown
-    /// group is not no group: whoever is about to erase the device has to stop.
-    pub fn group_of(&self, device: &Path) -> Result<Option<String>, LvmError> {
-        let object = device.display().to_string();
-        let output = self.run_for(
-            "find the volume group of",
-            &object,
-            Command::new("pvs").args(REPORT_ARGS).args(["-o", "vg_name", "--"]).arg(device),
-        )?;
-        report::parse_group_of_pv(&output.stdout).map_err(|reason| LvmError::Report { object, reason })
     }
 
     fn volumes(&self, vg: &str, operation: &'static str, object: &str) -> Result<Vec<Lv>, LvmError> {
@@ -749,27 +411,6 @@ fn none_if_missing(error: LvmError) -> Result<Vec<Lv>, LvmError> {
     }
 }
 
-fn no_group(operation: &'static str, object: &str, vg: &str) -> LvmError {
-    LvmError::NotFound { operation, object: object.to_owned(), missing: format!("volume group {vg}") }
-}
-
-fn no_volume(operation: &'static str, object: &str) -> LvmError {
-    LvmError::NotFound { operation, object: object.to_owned(), missing: format!("volume {object}") }
-}
-
-fn no_extents(operation: &'static str, object: String, need: Bytes, free: Bytes, source: ToolError) -> LvmError {
-    let reason = format!("it needs {need} and the volume group has {free} free");
-    LvmError::NoSpace { operation, object, reason, source: Some(Box::new(source)) }
-}
-
-fn other(operation: &'static str, object: &str, source: ToolError) -> LvmError {
-    LvmError::Other { operation, object: object.to_owned(), source: Box::new(source) }
-}
-
-fn list_signatures(found: &[block::Signature]) -> String {
-    found.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
 /// A filter that rejects these ublk devices and their partitions, in front of the administrator's own.
 fn filter(ids: &[u32], own: Option<&str>) -> String {
     let mut patterns: Vec<String> = ids.iter().map(|id| format!("\"r|^/dev/ublkb{id}(p[0-9]+)?$|\"")).collect();
@@ -788,129 +429,6 @@ fn udev_answers() -> bool {
     };
     // AGAIN: there is somebody, with a full queue.
     matches!(attempt(), Ok(()) | Err(rustix::io::Errno::AGAIN))
-}
-
-// Command lines. Each checks what it puts in.
-
-const REPORT_ARGS: [&str; 5] = ["--reportformat", "json", "--units", "b", "--nosuffix"];
-
-const VG_FIELDS: &str = "vg_name,vg_size,vg_free,vg_extent_size,vg_tags,pv_count,vg_missing_pv_count";
-
-/// Only fields of volumes: one of segments (`segtype`) would give a line per segment.
-const LV_FIELDS: &str = "lv_name,vg_name,lv_size,lv_layout,lv_role,pool_lv,origin,lv_active,lv_device_open,lv_tags,\
-                         data_percent,metadata_percent,lv_kernel_major,lv_kernel_minor,lv_attr,lv_skip_activation,\
-                         lv_health_status";
-
-/// One LVM command and its arguments.
-#[derive(Clone, Debug)]
-struct Command(Vec<OsString>);
-
-impl Command {
-    fn new(name: &str) -> Self {
-        Self(vec![name.into()])
-    }
-
-    fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
-        self.0.push(arg.as_ref().to_owned());
-        self
-    }
-
-    fn args<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, args: I) -> Self {
-        self.0.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
-        self
-    }
-
-    fn tool(&self, config: &str) -> Tool {
-        let (name, args) = self.0.split_at(1.min(self.0.len()));
-        // In front of the other arguments, which may end the options with `--`.
-        let tool = Tool::new(PROGRAM).args(name).args(["--config", config]).args(args);
-        if self.suspends() { tool.unlimited() } else { tool.limit(LIMIT) }
-    }
-
-    /// Whether it may suspend a device.
-    fn suspends(&self) -> bool {
-        self.0.first().is_some_and(|name| SUSPENDING.iter().any(|command| name == command))
-            || self.0.iter().any(|arg| arg == PROTECTING)
-    }
-}
-
-fn linear_args(vg: &str, name: &str, size: Bytes, tags: &[&str]) -> Result<Command, LvmError> {
-    let command = creation(vg, name, Some(size), tags)?;
-    // --yes answers the question whether to wipe a signature found inside the new volume.
-    Ok(command.args(["--yes", "-Wy", "-Zy", "--type", "linear", "-n", name, "-L", &size_arg(size), vg]))
-}
-
-fn thin_pool_args(vg: &str, name: &str, size: Bytes) -> Result<Command, LvmError> {
-    let command = creation(vg, name, Some(size), &[])?;
-    Ok(command.args(["--yes", "-Zy", "--type", "thin-pool", "-n", name, "-L", &size_arg(size), vg]))
-}
-
-fn thin_args(vg: &str, pool: &str, name: &str, size: Bytes, tags: &[&str]) -> Result<Command, LvmError> {
-    check_lv(pool)?;
-    let command = creation(vg, name, Some(size), tags)?;
-    Ok(command.args(["--yes", "--type", "thin", "-n", name, "-V", &size_arg(size), "--thinpool", pool, vg]))
-}
-
-fn snapshot_args(vg: &str, origin: &str, name: &str, tags: &[&str], read_only: bool) -> Result<Command, LvmError> {
-    check_lv(origin)?;
-    let permission = if read_only { "-pr" } else { "-prw" };
-    let command = creation(vg, name, None, tags)?;
-    Ok(command.args(["--yes", "-s", "-kn", "-ay", permission, "-n", name, &full_name(vg, origin)]))
-}
-
-/// What all commands that make a volume have in common.
-fn creation(vg: &str, name: &str, size: Option<Bytes>, tags: &[&str]) -> Result<Command, LvmError> {
-    check_vg(vg)?;
-    check_lv(name)?;
-    if size == Some(Bytes(0)) {
-        return Err(LvmError::ZeroSize { operation: "create", object: full_name(vg, name) });
-    }
-    let mut command = Command::new("lvcreate");
-    for tag in tags {
-        check_tag(tag)?;
-        command = command.args(["--addtag", tag]);
-    }
-    Ok(command)
-}
-
-fn size_arg(size: Bytes) -> String {
-    // LVM wants multiples of 512; it rounds up to extents itself.
-    let sectors = size.0.div_ceil(512);
-    format!("{sectors}s")
-}
-
-fn full_name(vg: &str, name: &str) -> String {
-    format!("{vg}/{name}")
-}
-
-fn check_vg(name: &str) -> Result<(), LvmError> {
-    check_name("volume group", name)
-}
-
-fn check_lv(name: &str) -> Result<(), LvmError> {
-    check_name("logical volume", name)
-}
-
-/// lvm(8), "VALID NAMES".
-fn check_name(what: &'static str, name: &str) -> Result<(), LvmError> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+_.-".contains(&byte);
-    let reason = match name {
-        "" => "it is empty",
-        "." | ".." => "it means a directory",
-        _ if name.len() > MAX_NAME_BYTES => "it is longer than 63 bytes",
-        _ if name.starts_with('-') => "it starts with a dash",
-        _ if !name.bytes().all(allowed) => "only letters, digits and + _ . - are allowed",
-        _ => return Ok(()),
-    };
-    Err(LvmError::BadName { what, name: name.to_owned(), reason })
-}
-
-fn check_tag(tag: &str) -> Result<(), LvmError> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_+.-/=!:&#".contains(&byte);
-    if tag.is_empty() || tag.len() > MAX_TAG_BYTES || tag.starts_with('-') || !tag.bytes().all(allowed) {
-        return Err(LvmError::BadTag(tag.to_owned()));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

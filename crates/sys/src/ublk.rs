@@ -5,29 +5,33 @@
 //! until another server takes it over, and those that were under way are issued again.
 //! Does not: know what is in the image, nor decide when a device is made or removed.
 
+mod device;
+mod error;
+mod owners;
 pub mod queue;
 pub mod sized;
 mod uapi;
 
-use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirEntryExt;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bulkhead_core::error::PathError;
 use bulkhead_core::units::Bytes;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
-use rustix::process::{Pid, getpid};
+use rustix::process::getpid;
 
+use self::device::device_info;
+pub use self::device::{DeviceInfo, Features, Params, Spec, State};
+pub use self::error::UblkError;
+pub use self::owners::Owners;
+use self::uapi::Command;
 use crate::process::{self, Handle};
 use crate::roots::Roots;
-use uapi::Command;
 
 /// How long a command may take before it is given up: starting a device reads from it, stopping one waits for what is under way.
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
@@ -43,231 +47,6 @@ const UDEV_LIMIT: Duration = Duration::from_secs(5);
 
 /// Pause between two looks.
 const POLL_PAUSE: Duration = Duration::from_millis(10);
-
-/// Why a device could not be made, changed or served.
-#[derive(Debug, thiserror::Error)]
-pub enum UblkError {
-    /// The driver is not there: no `/dev/ublk-control` (module `ublk_drv` not loaded, or not built).
-    #[error("cannot open {path}: is the ublk_drv module loaded?")]
-    Unavailable {
-        /// The control node.
-        path: PathBuf,
-        /// The kernel's reason.
-        #[source]
-        source: io::Error,
-    },
-    /// The driver refused a command.
-    #[error("{command} of ublk device {id} failed")]
-    Command {
-        /// The command's name in the kernel.
-        command: &'static str,
-        /// The device's number.
-        id: u32,
-        /// The kernel's reason.
-        #[source]
-        source: io::Error,
-    },
-    /// The driver did not answer.
-    #[error("{command} of ublk device {id} did not end within {seconds} s")]
-    Timeout {
-        /// The command's name in the kernel.
-        command: &'static str,
-        /// The device's number.
-        id: u32,
-        /// How long it was waited for.
-        seconds: u64,
-    },
-    /// Something is missing that every device of ours needs.
-    #[error("the kernel has no {feature}")]
-    Lacks {
-        /// The feature's name in the kernel.
-        feature: &'static str,
-    },
-    /// A device's node did not appear, or cannot be opened or mapped.
-    #[error(transparent)]
-    Node(#[from] PathError),
-    /// An `io_uring` could not be made or used.
-    #[error("cannot {operation} an io_uring")]
-    Ring {
-        /// What was tried.
-        operation: &'static str,
-        /// The kernel's reason.
-        #[source]
-        source: io::Error,
-    },
-    /// The driver has as many devices as it is allowed, and the limit cannot be raised.
-    #[error("there are as many ublk devices as {parameter} allows, and it cannot be raised")]
-    TooMany {
-        /// The driver's parameter.
-        parameter: PathBuf,
-        /// The kernel's reason.
-        #[source]
-        source: io::Error,
-    },
-    /// The block device is mounted, or held by another device.
-    #[error("{device} is in use")]
-    Busy {
-        /// The device node.
-        device: PathBuf,
-    },
-}
-
-/// What the driver can do, as far as Bulkhead makes a difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Features(u64);
-
-impl Features {
-    /// A live device can change its size (`UBLK_F_UPDATE_SIZE`, Linux 6.16).
-    #[must_use]
-    pub fn can_resize(self) -> bool {
-        self.0 & uapi::F_UPDATE_SIZE != 0
-    }
-}
-
-/// State of a device (`UBLK_S_DEV_*`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Made and not started, or stopped.
-    Dead,
-    /// Served.
-    Live,
-    /// Its server is gone: requests wait for the next one.
-    Quiesced,
-    /// Anything else, by its number.
-    Other(u16),
-}
-
-/// A device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceInfo {
-    /// Its number: its disk is `/dev/ublkb<id>`.
-    pub id: u32,
-    /// Its state.
-    pub state: State,
-    /// The process that serves it, also when that is gone.
-    pub server_pid: Option<u32>,
-    /// What its maker wrote on it; the kernel keeps it and takes no notice.
-    pub owner: u64,
-    /// Number of queues.
-    pub queues: u16,
-    /// Requests under way in each queue at most.
-    pub depth: u16,
-    /// Size of the largest request.
-    pub max_io_bytes: u32,
-}
-
-impl DeviceInfo {
-    /// The kernel name of its disk.
-    #[must_use]
-    pub fn name(&self) -> String {
-        format!("ublkb{}", self.id)
-    }
-
-    /// The process that serves it, if it is there.
-    ///
-    /// # Errors
-    /// The operating system's.
-    pub fn server(&self) -> io::Result<Option<Handle>> {
-        let pid = self.server_pid.filter(|_| self.state == State::Live);
-        let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-        let server = pid.map_or(Ok(None), Handle::open)?;
-        // One that has ended may still be there until its parent has asked how.
-        Ok(match server {
-            Some(server) if server.wait_until_ended(Duration::ZERO)? => None,
-            server => server,
-        })
-    }
-
-    /// The disk's node.
-    #[must_use]
-    pub fn node(&self, roots: &Roots) -> PathBuf {
-        roots.dev.join(self.name())
-    }
-}
-
-/// What a new device is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spec {
-    /// Written on it, so that it is found again.
-    pub owner: u64,
-    /// Number of queues.
-    pub queues: u16,
-    /// Requests under way in each queue at most.
-    pub depth: u16,
-    /// Size of the largest request, a multiple of the page size.
-    pub max_io_bytes: u32,
-}
-
-/// What a device says about itself to the block layer. All have a volatile cache and FUA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Params {
-    /// Its size.
-    pub size: Bytes,
-    /// Logical block, a power of two from 512 to the page size, in bytes.
-    pub block_bytes: u32,
-    /// Nothing can be written.
-    pub read_only: bool,
-    /// It lies on a rotating disk.
-    pub rotational: bool,
-    /// What it has taken may be lost unless it is flushed or written with FUA.
-    pub volatile_cache: bool,
-    /// The largest range that one request discards; zero when it cannot.
-    pub max_discard: Bytes,
-    /// The largest range that one request zeroes; zero when it cannot.
-    pub max_zeroes: Bytes,
-}
-
-/// The owners of devices, by what `/sys` numbers them with: a device never changes its owner, and its number in `/sys` (unlike its own) is
-/// not given to another. `None`: unknown, as the driver refuses to say. Shared by threads; none waits for the query of another.
-#[derive(Debug, Default)]
-pub struct Owners(Mutex<BTreeMap<u64, Option<u64>>>);
-
-impl Owners {
-    /// The device of an owner among all that there are, by their numbers in `/sys` and their own; asks those of which it is not known that
-    /// they are somebody else's. Forgets those that are gone.
-    fn find(
-        &self,
-        devices: &[(u64, u32)],
-        owner: u64,
-        mut ask: impl FnMut(u32) -> Result<Option<DeviceInfo>, UblkError>,
-    ) -> Result<Option<DeviceInfo>, UblkError> {
-        for (number, id) in self.perhaps(devices, owner) {
-            let of = match ask(id) {
-                Ok(Some(info)) if info.owner == owner => {
-                    self.known().insert(number, Some(owner));
-                    return Ok(Some(info));
-                }
-                Ok(Some(info)) => Some(info.owner),
-                Ok(None) => continue,
-                // Of a device that somebody without privileges made, nobody else is told.
-                Err(UblkError::Command { source, .. })
-                    if [Errno::INVAL, Errno::PERM, Errno::ACCESS].iter().any(|errno| is(&source, *errno)) =>
-                {
-                    None
-                }
-                Err(error) => return Err(error),
-            };
-            self.known().insert(number, of);
-        }
-        Ok(None)
-    }
-
-    /// Those of the devices that are not known to be somebody else's.
-    fn perhaps(&self, devices: &[(u64, u32)], owner: u64) -> Vec<(u64, u32)> {
-        let mut known = self.known();
-        // Entries of removed devices: never more than there are devices.
-        if known.len() > devices.len() {
-            let there: HashSet<u64> = devices.iter().map(|(number, _)| *number).collect();
-            known.retain(|number, _| there.contains(number));
-        }
-        let is_others = |number: &u64| known.get(number).is_some_and(|other| *other != Some(owner));
-        devices.iter().filter(|(number, _)| !is_others(number)).copied().collect()
-    }
-
-    fn known(&self) -> MutexGuard<'_, BTreeMap<u64, Option<u64>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// The driver's control node.
 pub struct Control {
@@ -575,23 +354,6 @@ pub fn open_device(roots: &Roots, id: u32) -> Result<File, UblkError> {
     }
 }
 
-fn device_info(info: uapi::Info) -> DeviceInfo {
-    DeviceInfo {
-        id: info.id,
-        state: match info.state {
-            0 => State::Dead,
-            1 => State::Live,
-            2 => State::Quiesced,
-            other => State::Other(other),
-        },
-        server_pid: u32::try_from(info.pid).ok().filter(|pid| *pid != 0),
-        owner: info.owner,
-        queues: info.queues,
-        depth: info.depth,
-        max_io_bytes: info.max_io_bytes,
-    }
-}
-
 fn own_pid() -> u64 {
     u64::from(getpid().as_raw_pid().unsigned_abs())
 }
@@ -601,20 +363,6 @@ fn unless_gone(done: Result<(), UblkError>) -> Result<(), UblkError> {
     match done {
         Err(UblkError::Command { source, .. }) if is(&source, Errno::NODEV) => Ok(()),
         other => other,
-    }
-}
-
-impl UblkError {
-    /// [`UblkError::Node`] of `operation` on `path`.
-    #[must_use]
-    pub fn node(operation: &'static str, path: impl Into<PathBuf>, source: impl Into<io::Error>) -> Self {
-        PathError::new(operation, path, source).into()
-    }
-
-    /// Whether somebody else has the device now, so that a later try may succeed.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
-        matches!(self, UblkError::Command { source, .. } | UblkError::Node(PathError { source, .. }) if is(source, Errno::BUSY))
     }
 }
 

@@ -1,7 +1,9 @@
 //! Against a fake `/sys` and `/proc`; the values are from Debian 6.12 machines.
 
-use super::*;
 use std::os::unix::fs::symlink;
+
+use super::diskstat::parse_diskstat;
+use super::*;
 
 const QUEUE: [(&str, &str); 6] = [
     ("logical_block_size", "512"),

@@ -1,11 +1,16 @@
 //! Against a fake hierarchy in a temporary directory.
 
-use super::*;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use bulkhead_core::units::DevNo;
 use tempfile::TempDir;
 
+use super::iostat::parse_io_limits;
+use super::standing::SAID_BYTES;
+use super::*;
 use crate::spawn::{SpawnSpec, spawn};
 
 fn path(text: &str) -> CgroupPath {

@@ -7,7 +7,8 @@ use std::path::Path;
 use bulkhead_core::units::Bytes;
 use rustix::fs::OFlags;
 
-use super::{FsError, device_size, refuse_in_use, run};
+use super::mkfs::device_size;
+use super::{FsError, refuse_in_use, run};
 use crate::tool::Tool;
 
 /// How much is written at once.

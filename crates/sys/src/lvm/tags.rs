@@ -1,6 +1,7 @@
 //! Tags: added and removed in one metadata commit, so that what they record changes as a whole or not at all.
 
-use super::{Lvm, LvmError, check_tag};
+use super::command::check_tag;
+use super::{Lvm, LvmError};
 
 impl Lvm {
     /// Adds and removes tags of a volume in one metadata commit. A tag that is there already, or is not, is no error; without any

@@ -1,3 +1,4 @@
+use super::command::check_tag;
 use super::*;
 
 // Debian 13 (lvm2 2.03.31), see the first line of each file's group: a thick volume with a thick snapshot, a thin pool

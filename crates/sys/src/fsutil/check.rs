@@ -1,0 +1,128 @@
+//! Checking and repairing a file system (e2fsck(8), xfs_repair(8)).
+
+use std::path::Path;
+
+use bulkhead_core::model::FsKind;
+
+use super::error::tool_error;
+use super::report::{self, xfs_log_is_dirty};
+use super::{FsError, ext4_info, refuse_in_use, run};
+use crate::tool::{Tool, ToolError, ToolOutput};
+
+/// What [`check`] may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Repair {
+    /// Nothing.
+    No,
+    /// What is safe: replay the journal and repair small things (`e2fsck -p`). For XFS as [`Repair::No`]: mounting replays.
+    Preen,
+    /// Everything, with yes to all questions. Never throws an XFS log away.
+    Yes,
+}
+
+/// What [`check`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CheckOutcome {
+    /// No errors.
+    Clean,
+    /// Errors were found and repaired, or the journal was replayed.
+    Repaired,
+    /// Errors remain; the end of what the program said.
+    Errors(String),
+    /// Nothing can be said: the journal holds changes that were not replayed. Mount it, or (ext4) check with [`Repair::Preen`].
+    LogDirty,
+}
+
+/// Checks an unmounted file system, and repairs it as far as allowed.
+///
+/// # Errors
+/// [`FsError::InUse`], [`FsError::Device`], [`FsError::Tool`] when a program cannot do its work. Errors of the file system are
+/// an outcome, not an error.
+pub fn check(device: &Path, kind: FsKind, repair: Repair) -> Result<CheckOutcome, FsError> {
+    refuse_in_use("check", device)?;
+    match kind {
+        FsKind::Ext4 => check_ext4(device, repair),
+        FsKind::Xfs => check_xfs(device, repair),
+    }
+}
+
+fn check_ext4(device: &Path, repair: Repair) -> Result<CheckOutcome, FsError> {
+    // `e2fsck -n` ignores the journal, and ends with 0 in spite of the errors that it then sees.
+    if repair == Repair::No && ext4_info(device).is_ok_and(|info| info.has("needs_recovery")) {
+        return Ok(CheckOutcome::LogDirty);
+    }
+    let mode = match repair {
+        Repair::No => "-n",
+        Repair::Preen => "-p",
+        Repair::Yes => "-y",
+    };
+    // e2fsck(8), a sum: 1 errors corrected, 2 the same and a reboot is advised (for the root file system), 4 errors left,
+    // 8 operational error. 12 is a file system too broken to go on with; 8 alone says nothing about the file system.
+    let tool = Tool::new("e2fsck").args(["-f", mode]).arg(device).ok_codes(&(0..16).collect::<Vec<i32>>());
+    let output = run_repair(device, repair, tool)?;
+    let said = format!("{}{}", output.stdout, output.stderr);
+    if output.code & 12 != 0 && said.contains("unsupported feature") {
+        return Err(FsError::Newer {
+            operation: "check",
+            device: device.to_owned(),
+            text: report::last_lines(&output),
+        });
+    }
+    if output.code & 12 == 8 {
+        let error = ToolError::Failed {
+            command: "e2fsck".to_owned(),
+            status: format!("exit status: {}", output.code),
+            code: output.code,
+            stderr: report::last_lines(&output),
+        };
+        return Err(tool_error("check", device, error));
+    }
+    Ok(match output.code {
+        0 => CheckOutcome::Clean,
+        code if code & 4 != 0 => CheckOutcome::Errors(report::last_lines(&output)),
+        _ => CheckOutcome::Repaired,
+    })
+}
+
+fn check_xfs(device: &Path, repair: Repair) -> Result<CheckOutcome, FsError> {
+    if repair != Repair::Yes {
+        let log = run("check", device, Tool::new("xfs_logprint").arg("-t").arg(device))?;
+        // `xfs_repair -n` ignores the log, and reports errors that a replay would repair.
+        if xfs_log_is_dirty(&log.stdout) {
+            return Ok(CheckOutcome::LogDirty);
+        }
+        // xfs_repair(8): 1 means corruption found under -n.
+        let output = run("check", device, Tool::new("xfs_repair").arg("-n").arg(device).ok_codes(&[0, 1]))?;
+        return Ok(match output.code {
+            0 => CheckOutcome::Clean,
+            _ => CheckOutcome::Errors(report::last_lines(&output)),
+        });
+    }
+    // With -e: 4 means that something was repaired, 2 that the log is dirty; 1 is a failure.
+    let tool = Tool::new("xfs_repair").arg("-e").arg(device).ok_codes(&[0, 1, 2, 4]);
+    let output = run_repair(device, repair, tool)?;
+    Ok(match output.code {
+        0 => CheckOutcome::Clean,
+        2 => CheckOutcome::LogDirty,
+        4 => CheckOutcome::Repaired,
+        _ => CheckOutcome::Errors(report::last_lines(&output)),
+    })
+}
+
+/// The check that resize2fs and tune2fs ask for: replays the journal and repairs what is safe.
+pub(super) fn preen(operation: &'static str, device: &Path) -> Result<(), FsError> {
+    refuse_in_use(operation, device)?;
+    match check_ext4(device, Repair::Preen)? {
+        CheckOutcome::Clean | CheckOutcome::Repaired => Ok(()),
+        CheckOutcome::Errors(text) => Err(FsError::HasErrors { operation, device: device.to_owned(), text }),
+        CheckOutcome::LogDirty => Err(FsError::LogDirty { operation, device: device.to_owned() }),
+    }
+}
+
+/// A check, which has a time limit unless it repairs.
+fn run_repair(device: &Path, repair: Repair, tool: Tool) -> Result<ToolOutput, FsError> {
+    match repair {
+        Repair::No => run("check", device, tool),
+        Repair::Preen | Repair::Yes => tool.unlimited().run().map_err(|source| tool_error("check", device, source)),
+    }
+}

@@ -1,0 +1,211 @@
+use super::table::unescape;
+use super::*;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+use std::sync::Arc;
+
+use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
+
+/// Written by hand after show_mountinfo: a volume, a bind mount of a directory, names that need escaping, no source.
+const SAVED: &str = "\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+36 35 254:3 / /var/lib/bulkhead/mnt/db rw,nosuid,nodev,noatime shared:12 master:3 - ext4 /dev/dm-3 rw,stripe=16
+37 36 254:3 /sub\\040dir /srv/a\\134b\\011c ro,relatime - ext4 /dev/mapper/pool-db rw
+38 35 0:30 / /tmp rw - tmpfs  rw,size=1024k
+";
+
+#[test]
+fn mountinfo_is_read() {
+    let mounts = parse_mountinfo(SAVED.as_bytes()).unwrap();
+    assert_eq!(mounts.len(), 4);
+    let volume = &mounts[1];
+    assert_eq!((volume.mount_id, volume.parent, volume.dev), (36, 35, DevNo::new(254, 3)));
+    assert_eq!(volume.mount_point, Path::new("/var/lib/bulkhead/mnt/db"));
+    assert_eq!((volume.propagation.as_str(), volume.fs_type.as_str()), ("shared:12 master:3", "ext4"));
+    assert!(!volume.is_readonly());
+    assert_eq!(mounts[2].root, Path::new("/sub dir"));
+    assert_eq!(mounts[2].mount_point, Path::new("/srv/a\\b\tc"));
+    assert!(mounts[2].is_readonly());
+    assert_eq!((mounts[3].source.as_path(), mounts[3].super_options.as_str()), (Path::new(""), "rw,size=1024k"));
+}
+
+#[test]
+fn broken_lines_are_errors_not_panics() {
+    for line in ["x", "36 35 254 / / rw - ext4 d rw", "36 35 254:3 / / rw ext4 d rw", "36 35 254:3 / / rw - ext4 d"] {
+        assert_eq!(parse_mountinfo(line.as_bytes()), Err(line.to_owned()));
+    }
+    assert_eq!(parse_mountinfo(b""), Ok(Vec::new()));
+    assert!(parse_mountinfo(b"1 2 3:4 /\xff / rw - x y z").unwrap()[0].root.as_os_str().as_bytes() == b"/\xff");
+}
+
+#[test]
+fn escapes_are_decoded_once() {
+    for (from, to) in [("a\\040b", "a b"), ("\\134040", "\\040"), ("a\\", "a\\"), ("\\04", "\\04"), ("\\999", "\\999")]
+    {
+        assert_eq!(unescape(from.as_bytes()), to.as_bytes(), "{from}");
+    }
+}
+
+#[test]
+fn kernel_messages_lose_their_mark() {
+    assert_eq!(clean_message(b"e ext4: Unknown parameter 'x'\n"), "ext4: Unknown parameter 'x'");
+    assert_eq!(clean_message(b"plain\x1b[31m."), "plain[31m");
+}
+
+#[test]
+fn users_of_a_device_are_found_once_per_namespace() {
+    let base = tempfile::tempdir().unwrap();
+    let roots = Roots::under(base.path());
+    let process = |pid: u32, namespace: &str, mounts: Option<&str>| {
+        let dir = roots.proc.join(pid.to_string());
+        fs::create_dir_all(dir.join("ns")).unwrap();
+        symlink(namespace, dir.join("ns/mnt")).unwrap();
+        if let Some(text) = mounts {
+            fs::write(dir.join("mountinfo"), text).unwrap();
+        }
+    };
+    // The lowest process of the first namespace has ended but for its directory.
+    process(5, "mnt:[100]", None);
+    process(9, "mnt:[100]", Some(SAVED));
+    process(10, "mnt:[100]", Some(SAVED));
+    process(20, "mnt:[200]", Some("1 0 254:3 / /data rw - ext4 /dev/dm-3 rw\n"));
+    process(30, "mnt:[300]", Some("1 0 254:4 / /data rw - ext4 /dev/dm-4 rw\n"));
+    process(31, "odd", Some(""));
+    fs::create_dir_all(roots.proc.join("sys")).unwrap();
+    let users = mounts_of_device(&roots, DevNo::new(254, 3)).unwrap();
+    let seen: Vec<_> = users.mounts.iter().map(|u| (u.pid, u.namespace, u.mount.mount_id)).collect();
+    assert_eq!(seen, [(9, 100, 36), (9, 100, 37), (20, 200, 1)]);
+    assert_eq!(users.unreadable, [31]);
+}
+
+#[test]
+fn a_mounted_file_system_is_written_out() {
+    let roots = Roots::host();
+    // The uppermost, where several are mounted over each other.
+    let proc = mountinfo(&roots).unwrap().into_iter().rfind(|mount| mount.mount_point == roots.proc).unwrap();
+    assert!(sync_device(&roots, proc.dev));
+    assert!(!sync_device(&roots, DevNo::new(4095, 1_048_575)));
+}
+
+/// Runs `test` in a thread with a mount namespace of its own, so that nothing is seen outside.
+fn in_own_namespace(test: impl FnOnce(&Path) + Send) {
+    let base = tempfile::tempdir().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // SAFETY: CLONE_NEWNS unshares no descriptor table; it concerns this thread only, which ends with the test.
+            match unsafe { unshare_unsafe(UnshareFlags::NEWNS) } {
+                Ok(()) => {
+                    make_slave(Path::new("/")).unwrap();
+                    test(base.path());
+                }
+                Err(errno) => println!("skipped: cannot unshare the mount namespace: {errno}"),
+            }
+        });
+    });
+}
+
+fn mount_at(path: &Path) -> Option<MountInfo> {
+    let tid = u32::try_from(gettid().as_raw_nonzero().get()).unwrap();
+    mountinfo_of(&Roots::host(), tid).unwrap().into_iter().rfind(|mount| mount.mount_point == path)
+}
+
+#[test]
+fn root_mount_bind_and_unmount_on_the_real_kernel() {
+    in_own_namespace(|base| {
+        let (volume, view) = (base.join("volume"), base.join("view"));
+        fs::create_dir(&volume).unwrap();
+        fs::create_dir(&view).unwrap();
+        let flags = MountFlags { nosuid: true, nodev: true, noatime: true, ..MountFlags::default() };
+        mount(Path::new("none"), "tmpfs", &volume, flags, &[("size", Some("1M"))]).unwrap();
+        let info = mount_at(&volume).unwrap();
+        let dev_at = |path: &Path| mounted_at(&Roots::host(), path).unwrap();
+        assert_eq!((dev_at(&volume), dev_at(&view), dev_at(&base.join("none"))), (Some(info.dev), None, None));
+        assert_eq!((info.options.as_str(), info.fs_type.as_str()), ("rw,nosuid,nodev,noatime", "tmpfs"));
+        assert!(info.super_options.contains("size=1024k"), "{info:?}");
+
+        fs::write(volume.join("file"), "x").unwrap();
+        bind(&volume, &view, true).unwrap();
+        let view_info = mount_at(&view).unwrap();
+        std::os::unix::fs::symlink(&view, base.join("link")).unwrap();
+        assert_eq!((dev_at(&view), dev_at(&base.join("link"))), (Some(info.dev), None));
+        // The flags of the source stay, and read-only is added.
+        assert_eq!(view_info.options, "ro,nosuid,nodev,noatime");
+        assert_eq!(view_info.dev, info.dev);
+        assert_eq!(fs::read(view.join("file")).unwrap(), b"x");
+        assert!(fs::write(view.join("file"), "y").is_err());
+        bind(&volume.join("file"), &view.join("file"), false).unwrap();
+        assert_eq!(mount_at(&view.join("file")).unwrap().root, Path::new("/file"));
+
+        // In place of its root, a directory of it.
+        let inner = base.join("inner");
+        fs::create_dir(&inner).unwrap();
+        bind(&volume, &inner, false).unwrap();
+        std::os::unix::fs::symlink("/etc", volume.join("link")).unwrap();
+        for wrong in ["link", "file"] {
+            assert!(matches!(narrow(&inner, wrong), Err(MountError::Bind { .. })), "{wrong}");
+        }
+        narrow(&inner, "data").unwrap();
+        fs::write(inner.join("new"), "z").unwrap();
+        let info = mount_at(&inner).unwrap();
+        assert_eq!((info.root.as_path(), info.options.as_str()), (Path::new("/data"), "rw,nosuid,nodev,noatime"));
+        assert_eq!(fs::read(volume.join("data/new")).unwrap(), b"z");
+        unmount(&inner).unwrap();
+        assert_eq!(dev_at(&inner), None);
+
+        assert!(matches!(unmount(&view), Err(MountError::Busy { .. })));
+        unmount(&view.join("file")).unwrap();
+        unmount(&view).unwrap();
+        make_slave(&volume).unwrap();
+        unmount(&volume).unwrap();
+        assert_eq!(mount_at(&volume), None);
+    });
+}
+
+#[test]
+fn root_the_mount_points_are_read_again_when_they_have_changed() {
+    in_own_namespace(|base| {
+        let target = base.join("t");
+        fs::create_dir(&target).unwrap();
+        let tid = gettid().as_raw_nonzero().get();
+        let mut points = MountPoints::at(format!("/proc/{tid}/mountinfo").into()).unwrap();
+        let before = points.now().unwrap();
+        assert!(!before.contains(&target) && before.contains(Path::new("/")));
+        assert!(Arc::ptr_eq(&before, &points.now().unwrap()), "nothing has changed");
+        mount(Path::new("none"), "tmpfs", &target, MountFlags::default(), &[]).unwrap();
+        let mounted = points.now().unwrap();
+        assert!(mounted.contains(&target));
+        assert!(Arc::ptr_eq(&mounted, &points.now().unwrap()));
+        unmount(&target).unwrap();
+        assert_eq!(points.now().unwrap(), before);
+    });
+}
+
+#[test]
+fn root_errors_say_what_the_kernel_said() {
+    in_own_namespace(|base| {
+        let target = base.join("t");
+        fs::create_dir(&target).unwrap();
+        let plain = MountFlags::default();
+        let error = mount(Path::new("none"), "tmpfs", &target, plain, &[("no_such", Some("1"))]).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("(option no_such=1: the kernel says: tmpfs: Unknown parameter 'no_such')"), "{text}");
+        let error = mount(Path::new("none"), "nosuchfs", &target, plain, &[]).unwrap_err();
+        assert!(matches!(error, MountError::UnknownFs { .. }), "{error}");
+
+        let link = base.join("link");
+        symlink(&target, &link).unwrap();
+        for path in [link.clone(), base.join("link/")] {
+            let error = mount(Path::new("none"), "tmpfs", &path, plain, &[]).unwrap_err();
+            assert!(matches!(error, MountError::Symlink { .. }), "{error}");
+            assert!(matches!(bind(base, &path, false), Err(MountError::Symlink { .. })));
+        }
+        assert!(matches!(
+            mount(Path::new("none"), "tmpfs", &base.join("no"), plain, &[]),
+            Err(MountError::Open { .. })
+        ));
+        assert!(matches!(bind(&base.join("no"), &target, false), Err(MountError::Open { .. })));
+        assert!(matches!(unmount(&target), Err(MountError::NotMounted { .. })));
+        assert!(matches!(make_slave(&target), Err(MountError::Change { .. })));
+    });
+}
