@@ -1,8 +1,8 @@
-//! The API of the daemon, for both of its ends: a front end needs this, and nothing of the daemon.
+//! The API of the daemon, for both ends: a front end depends on this crate, and not on the daemon.
 //!
-//! Owns: requests and answers, the table of routes, the OpenAPI document and the client that come from it, and the terms of a
-//! request. Findings, errors and their reasons are core's, because it decides by them, and are exported here.
-//! Does not: handle a request (`bulkhead-engine` does), or word an error for people (each front end does, from its reason).
+//! Owns: requests and answers, the table of routes, the OpenAPI document and the client that are derived from it, and the terms of a
+//! request. Findings, errors and their reasons belong to `bulkhead-core`, which bases decisions on them; they are re-exported here.
+//! Does not: handle requests (`bulkhead-engine` does), or word errors for users (each front end does, from their reasons).
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! The OpenAPI document of the API: the table of `routes`, the types in `wire`, and the closed list of errors.
+//! The OpenAPI document of the API, from the table in `routes`, the types in `wire`, and the closed list of error codes.
 //!
-//! `docs/openapi.json` is this document; a test fails when the two differ (`BULKHEAD_BLESS=1` rewrites the file).
+//! `docs/openapi.json` is its committed copy; a test fails if it is stale (`BULKHEAD_BLESS=1` rewrites it).
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ use crate::routes;
 #[must_use]
 pub fn document() -> OpenApi {
     let mut document = routes::Paths::openapi();
-    for route in routes::all().into_iter().filter(|route| !route.named.is_empty()) {
+    for route in routes::table().into_iter().filter(|route| !route.params.is_empty()) {
         let item = document.paths.paths.get_mut(route.path);
         if let Some(operation) = item.and_then(|item| operation(item, &route.method)) {
-            operation.parameters.get_or_insert_default().splice(0..0, route.named.into_iter().map(in_path));
+            operation.parameters.get_or_insert_default().splice(0..0, route.params.into_iter().map(path_parameter));
         }
     }
     document.merge(Shared::openapi());
@@ -29,7 +29,7 @@ pub fn document() -> OpenApi {
         .version(env!("CARGO_PKG_VERSION"))
         .description(Some(
             "Storage isolation for containers: the daemon's API on its unix socket (/run/bulkhead/bulkhead.sock). Every \
-             answer that is not a success is a Fault. Operations are idempotent: the same request again changes nothing.",
+             error is a Fault. Operations marked as idempotent succeed and change nothing when they are repeated.",
         ))
         .build();
     document
@@ -46,24 +46,24 @@ fn operation<'a>(item: &'a mut PathItem, method: &Method) -> Option<&'a mut Oper
     operation.as_mut()
 }
 
-fn in_path((name, schema): (&str, Schema)) -> RefOr<Parameter> {
+fn path_parameter((name, schema): (&str, Schema)) -> RefOr<Parameter> {
     let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path).required(Required::True);
     RefOr::T(parameter.schema(Some(schema)).build())
 }
 
-/// Errors of operations that only list.
+/// Errors of lists.
 pub(crate) struct ListFaults;
 
-/// Errors of observing.
+/// Errors of observations.
 pub(crate) struct ObserveFaults;
 
-/// Errors of operations that look at one object.
+/// Errors of requests that show one object.
 pub(crate) struct ObjectFaults;
 
-/// Errors of operations that write.
+/// Errors of requests that make changes.
 pub(crate) struct WriteFaults;
 
-/// Errors of operations that have a stream.
+/// Errors of requests for a stream.
 pub(crate) struct StreamFaults;
 
 impl IntoResponses for ListFaults {
@@ -92,18 +92,19 @@ impl IntoResponses for WriteFaults {
 
 impl IntoResponses for StreamFaults {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        let upgrade = ("426".to_owned(), fault("`invalid_argument`: the request does not upgrade its connection"));
+        let upgrade =
+            ("426".to_owned(), fault("`invalid_argument`: the request does not ask for an upgrade of its connection"));
         faults(&Code::ALL).into_iter().chain([upgrade]).collect()
     }
 }
 
-/// One response for each HTTP status; its description names the codes that have that status.
+/// One response for each HTTP status, described by the codes with that status.
 fn faults(codes: &[Code]) -> BTreeMap<String, RefOr<Response>> {
-    let mut words: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut by_status: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for code in codes {
-        words.entry(code.http_status().to_string()).or_default().push(format!("`{code}`"));
+        by_status.entry(code.http_status().to_string()).or_default().push(format!("`{code}`"));
     }
-    words.into_iter().map(|(status, words)| (status, fault(&words.join(", ")))).collect()
+    by_status.into_iter().map(|(status, codes)| (status, fault(&codes.join(", ")))).collect()
 }
 
 fn fault(description: &str) -> RefOr<Response> {
@@ -111,7 +112,7 @@ fn fault(description: &str) -> RefOr<Response> {
     ResponseBuilder::new().description(description).content("application/json", content).build().into()
 }
 
-/// Where the name of the schema comes from: the document must have it, whichever paths there are.
+/// Schemas of errors, which responses refer to by name: the document has them whichever paths it has.
 #[derive(utoipa::OpenApi)]
 #[openapi(components(schemas(Fault, Code, Reason)))]
 pub(crate) struct Shared;
@@ -122,7 +123,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn the_document_in_docs_is_this_one() {
+    fn the_committed_document_is_current() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
         let expected = document().to_pretty_json().unwrap() + "\n";
         if std::env::var_os("BULKHEAD_BLESS").is_some() {
@@ -133,25 +134,25 @@ mod tests {
     }
 
     #[test]
-    fn each_row_of_the_table_is_described_with_what_its_path_names() {
+    fn each_route_is_documented_with_its_path_parameters() {
         let document = serde_json::to_value(document()).unwrap();
         let mut described = 0;
         for operations in document["paths"].as_object().unwrap().values() {
             described += operations.as_object().unwrap().len();
         }
-        let rows = routes::all();
+        let rows = routes::table();
         assert_eq!(described, rows.len());
         for route in rows {
             let operation = &document["paths"][route.path][route.method.as_str().to_lowercase()];
             assert!(operation.is_object(), "{} {}", route.method, route.path);
             let parameters = operation["parameters"].as_array().into_iter().flatten();
-            let in_path = parameters.filter(|parameter| parameter["in"] == "path").map(|parameter| &parameter["name"]);
-            assert!(in_path.eq(route.named.iter().map(|(name, _)| name)), "{operation}");
+            let names = parameters.filter(|parameter| parameter["in"] == "path").map(|parameter| &parameter["name"]);
+            assert!(names.eq(route.params.iter().map(|(name, _)| name)), "{operation}");
         }
     }
 
     #[test]
-    fn every_reference_leads_somewhere() {
+    fn every_reference_resolves() {
         let document = serde_json::to_value(document()).unwrap();
         let mut pending = vec![&document];
         let mut n_references = 0;
@@ -161,7 +162,7 @@ mod tests {
                     if let Some(serde_json::Value::String(target)) = fields.get("$ref") {
                         n_references += 1;
                         let pointer = target.strip_prefix('#').unwrap();
-                        assert!(document.pointer(pointer).is_some(), "{target} leads nowhere");
+                        assert!(document.pointer(pointer).is_some(), "{target} does not resolve");
                     }
                     pending.extend(fields.values());
                 }

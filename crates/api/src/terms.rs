@@ -4,18 +4,17 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-/// How long an operation waits unless it is told otherwise.
+/// How long an operation waits for others by default.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 
-/// How an operation is to be carried out.
+/// How to carry out an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// Only say what would be done.
+    /// Return the steps without carrying them out.
     pub dry_run: bool,
-    /// How long it may wait for other operations on the same objects, and for a tenant's data to be written, before it has changed
-    /// anything.
+    /// How long to wait for other operations on the same objects, and for a tenant's data to be written, before anything is changed.
     pub wait: Duration,
-    /// By which its job is found.
+    /// The client's ID of the request, by which it finds the job.
     pub request: Option<Uuid>,
 }
 

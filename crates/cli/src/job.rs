@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use bulkhead_api::client::{Client, Watch};
+use bulkhead_api::client::{Client, JobListener};
 use bulkhead_api::wire::JobView;
 use bulkhead_core::error::Fault;
 use bulkhead_core::work::JobProgress;
@@ -45,8 +45,8 @@ impl Waiting {
     }
 }
 
-impl Watch for Waiting {
-    fn sees(&self, job: &JobView) {
+impl JobListener for Waiting {
+    fn on_progress(&self, job: &JobView) {
         if self.output.is_json() || job.seconds < QUIET_SECONDS {
             return;
         }

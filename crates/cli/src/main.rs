@@ -81,7 +81,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Completions { shell } => docs::completions(shell, output).map(|()| ExitCode::SUCCESS),
         Command::Docs { directory } => docs::write(&directory).map(|()| ExitCode::SUCCESS),
         command => {
-            let client = client.with_watch(Arc::new(job::Waiting::new(output)));
+            let client = client.with_listener(Arc::new(job::Waiting::new(output)));
             block_on(commands::carry_out(command, &client, output)).map(|()| ExitCode::SUCCESS)
         }
     }

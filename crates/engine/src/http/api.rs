@@ -8,7 +8,7 @@ use axum::handler::Handler;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
-use bulkhead_api::routes::{Answer, Body, Place, Query, Route, Stream, Text};
+use bulkhead_api::routes::{Answer, Body, PathParams, Query, Route, Stream, Text};
 use bulkhead_api::wire::REQUEST_HEADER;
 use bulkhead_core::error::{Code, Fault};
 use serde::Serialize;
@@ -28,7 +28,7 @@ impl Api {
     /// Adds an operation for a route.
     pub(super) fn on<A, Q, B, R, F, Fut>(self, route: Route<A, Q, B, R>, operation: F) -> Self
     where
-        A: Place,
+        A: PathParams,
         Q: Query,
         B: Body,
         R: Answer,
@@ -44,7 +44,7 @@ impl Api {
     /// Adds an operation for a route with a stream. Refusals come before the connection is upgraded.
     pub(super) fn stream<A, Q, B, R, F, Fut>(self, route: Route<A, Q, B, Stream<R>>, operation: F) -> Self
     where
-        A: Place,
+        A: PathParams,
         Q: Query<Terms = Terms>,
         B: Body,
         R: Serialize + Send + 'static,
@@ -66,7 +66,7 @@ impl Api {
     }
 
     /// Adds a handler for a route without JSON.
-    pub(super) fn text<A: Place, Q: Query, B: Body, H: Handler<T, Service>, T: 'static>(
+    pub(super) fn text<A: PathParams, Q: Query, B: Body, H: Handler<T, Service>, T: 'static>(
         self,
         route: Route<A, Q, B, Text>,
         handler: H,
@@ -90,14 +90,14 @@ pub(super) struct Call<A, Q: Query, B: Body> {
     pub(super) terms: Q::Terms,
 }
 
-impl<A: Place, Q: Query, B: Body, S: Send + Sync> FromRequest<S> for Call<A, Q, B> {
+impl<A: PathParams, Q: Query, B: Body, S: Send + Sync> FromRequest<S> for Call<A, Q, B> {
     type Rejection = Failure;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
         let (mut parts, body) = request.into_parts();
-        let path = Path::<A::Parts>::from_request_parts(&mut parts, state).await;
+        let path = Path::<A::Segments>::from_request_parts(&mut parts, state).await;
         let Path(path) = path.map_err(|rejection: PathRejection| invalid(rejection.body_text()))?;
-        let at = A::from_parts(path).map_err(|error| invalid(format!("its path is wrong: {error}")))?;
+        let at = A::from_segments(path).map_err(|error| invalid(format!("its path is wrong: {error}")))?;
         let query = QueryString::<Q>::from_request_parts(&mut parts, state).await;
         let QueryString(query) = query.map_err(|rejection: QueryRejection| invalid(rejection.body_text()))?;
         let id = if Q::IS_JOB { requested(&parts.headers)? } else { None };

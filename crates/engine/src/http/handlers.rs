@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use bulkhead_api::openapi::document;
-use bulkhead_api::routes::{self, Nothing};
+use bulkhead_api::routes::{self, NoContent};
 use bulkhead_core::error::{Code, Fault};
 
 use super::api::Api;
@@ -84,12 +84,12 @@ fn tenants(api: Api) -> Api {
         })
         .on(routes::lease_create(), |service, call| async move { service.lease_create(call.body, call.terms).await })
         .on(routes::lease_remove(), |service, call| async move {
-            service.lease_remove(call.at, call.terms).await.map(|()| Nothing)
+            service.lease_remove(call.at, call.terms).await.map(|()| NoContent)
         })
         .on(routes::run_start(), |service, call| async move { service.run_start(call.at, call.body, call.terms).await })
         .on(
             routes::run_end(),
-            |service, call| async move { service.run_end(call.at, call.terms).await.map(|()| Nothing) },
+            |service, call| async move { service.run_end(call.at, call.terms).await.map(|()| NoContent) },
         )
 }
 
