@@ -1,7 +1,7 @@
-//! Requests and answers of the daemon's API (docs/openapi.json is generated from them), by what they are about.
+//! Requests and answers of the daemon's API, by subject. docs/openapi.json is generated from them.
 //!
-//! Owns: what JSON shows. Does not: decide anything. The values in it by which the daemon decides are those of `bulkhead-core`, and
-//! are exported here as well.
+//! Owns: their JSON. Does not: decide anything. Values that the daemon bases decisions on are types of `bulkhead-core`, re-exported
+//! here.
 
 mod devices;
 mod holds;
@@ -39,22 +39,22 @@ pub use self::volumes::{
     HeatRow, TrimView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeView,
 };
 
-/// Header in which a client gives its request a UUID, by which it finds the request's job.
+/// Request header with a UUID that the client chooses, by which it finds the request's job.
 pub const REQUEST_HEADER: &str = "bulkhead-request";
 
-/// Header in which the daemon says which job a stream belongs to, where it switches protocols.
+/// Response header with the number of the job that a stream belongs to, sent with status 101.
 pub const JOB_HEADER: &str = "bulkhead-job";
 
-/// The protocol that a connection is switched to (RFC 9110, 7.8): the bytes of a stream, and nothing else, until it is closed.
+/// Protocol that a connection is upgraded to (RFC 9110, 7.8): the bytes of one stream, until the connection is closed.
 pub const STREAM_PROTOCOL: &str = "bulkhead-stream";
 
-/// What happened: the object as it is now, and the steps that were taken.
+/// The result of an operation: the object, and the steps that were carried out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Done<T> {
-    /// The object after the operation; in a dry run and after a removal there may be none.
+    /// The object after the operation; can be absent in a dry run and after a removal.
     pub object: Option<T>,
-    /// The steps; empty when everything was as asked for already.
+    /// The steps, in order; empty if nothing had to be changed.
     pub steps: Vec<Applied>,
-    /// Whether this was a dry run.
+    /// Whether this was a dry run, so that nothing was changed.
     pub dry_run: bool,
 }

@@ -7,65 +7,65 @@ use bulkhead_core::units::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Puts a controller in force, or the one from before Bulkhead back.
+/// Enables a controller, or restores the previous configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceControl {
-    /// The controller; `null` restores what was in force before Bulkhead changed it.
+    /// The controller to enable; `null` restores the configuration from before Bulkhead changed it.
     pub policy: Option<Policy>,
 }
 
-/// What is to be measured on a device.
+/// What to measure on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceMeasure {
-    /// The pool whose room is used; the one with most of it on the device when left out.
+    /// The pool to create scratch volumes in. Default: the one with the most free space on the device.
     #[serde(default)]
     pub pool: Option<Name>,
-    /// Only measure what the recorded calibration does.
+    /// Only measure the effect of the stored calibration. Default: false.
     #[serde(default)]
     pub verify: bool,
 }
 
-/// A block device as it is.
+/// A block device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceView {
     /// Kernel name, for example `vda`.
     pub name: String,
-    /// `major:minor`.
+    /// Device number, `major:minor`.
     pub dev: String,
-    /// Its size.
+    /// Size, bytes.
     pub size_bytes: Bytes,
-    /// Whether the kernel takes it for a rotating one.
+    /// Whether the kernel considers it rotational (`queue/rotational`).
     pub rotational: bool,
-    /// The scheduler in force and those that can be had.
+    /// Active and available I/O schedulers (`queue/scheduler`).
     pub scheduler: Option<String>,
-    /// The devices at the bottom of its stack; itself when it is physical.
+    /// Kernel names of the devices at the bottom of its stack; its own name if it is physical.
     pub physical_devices: Vec<String>,
-    /// Which controller makes weights work on it.
+    /// The controller that makes weights work on it.
     pub policy: Policy,
-    /// Whether a tenant's share has any effect on this device.
+    /// Whether shares have an effect on this device.
     pub shares_work: bool,
-    /// Why, or why not.
+    /// Why shares have an effect, or why not.
     pub reason: String,
-    /// `io.cost.model` in force.
+    /// Its current line of `io.cost.model`.
     pub cost_model: Option<String>,
-    /// `io.cost.qos` in force.
+    /// Its current line of `io.cost.qos`.
     pub cost_qos: Option<String>,
-    /// The calibration stored for this device, if it was calibrated.
+    /// Its stored calibration, if any.
     pub calibration: Option<Calibration>,
-    /// What weakens isolation on it, or on the physical devices below it.
+    /// Conditions that weaken isolation on it, or on the physical devices below it.
     pub findings: Vec<Finding>,
 }
 
-/// What the daemon is and sees.
+/// The daemon, and facts about its host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HostView {
     /// Bulkhead's version.
     pub version: String,
-    /// Facts that were probed on this host.
+    /// Features and properties that were probed on this host.
     pub facts: serde_json::Value,
-    /// What is to be known of the host and of all that is on it, the gravest first, as far as the daemon knows it without asking LVM or
-    /// devices; `inspect` of an object looks at more.
+    /// Findings about the host and all objects on it, most severe first, as far as the daemon knows them without querying LVM or
+    /// devices. The route that shows a single object checks more.
     pub findings: Vec<Finding>,
 }

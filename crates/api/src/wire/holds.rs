@@ -1,4 +1,4 @@
-//! Holds, which enforce shares on a device: requests and answers.
+//! Requests and answers about holds, which enforce shares on a device.
 
 use std::path::PathBuf;
 
@@ -6,22 +6,23 @@ use bulkhead_core::model::{Hold, Mode, Unit};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Holds shares of containers on a device, journal I/O included.
+/// Starts to enforce the shares of containers on a device, journal I/O included.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HoldStart {
-    /// Kernel name of the physical device, or its path; may be left out on a host with only one that has a controller.
+    /// Physical device, by kernel name or path. Default: the only one with a controller.
     #[serde(default)]
     pub device: Option<String>,
-    /// What shares are parts of.
+    /// The resource that the shares divide. Default: bytes.
     #[serde(default)]
     pub unit: Unit,
-    /// How they are held.
+    /// The method of correcting weights. Default: Bulkhead's own.
     #[serde(default)]
     pub mode: Mode,
-    /// Who shares.
+    /// The containers and their shares, at least two.
     pub tenants: Vec<HoldTenant>,
-    /// After how long without this request it ends, seconds; by default it lasts until it is removed, or the host starts anew.
+    /// The hold ends unless this request is repeated within this time, in seconds. Default: it lasts until it is removed or the host
+    /// reboots.
     #[serde(default)]
     pub lease_seconds: Option<u32>,
 }
@@ -30,68 +31,69 @@ pub struct HoldStart {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HoldTenant {
-    /// A tenant of Bulkhead, a container by name or by the start of its id, a unit, or the path of a cgroup.
+    /// A tenant, a container (its name or the start of its ID), a systemd unit, or the path of a cgroup.
     pub tenant: String,
-    /// Its share; shares may sum to anything.
+    /// Its share, greater than 0. Shares are relative: their sum does not matter.
     pub share: f64,
-    /// How long 99 % of its fsyncs are to take at most, microseconds: others are slowed down for it.
+    /// Upper limit for the 99th percentile of its fsync latency, in microseconds. Other containers are throttled to meet it. Default: none.
     #[serde(default)]
     pub fsync_p99_us: Option<u64>,
-    /// An ext4 that only this container uses, by a directory in it or its device: its journal thread is charged to the container.
+    /// An ext4 file system that only this container uses, given as a directory in it or as its device. Its journal thread is charged to
+    /// the container. Default: none.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub journal: Option<PathBuf>,
 }
 
 impl HoldTenant {
-    /// One who is promised a share and nothing else.
+    /// A container with a share, and neither a latency limit nor a journal.
     #[must_use]
     pub fn new(tenant: impl Into<String>, share: f64) -> Self {
         Self { tenant: tenant.into(), share, fsync_p99_us: None, journal: None }
     }
 }
 
-/// Shares that are held.
+/// A hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HoldView {
-    /// As recorded.
+    /// The record.
     #[serde(flatten)]
     pub hold: Hold,
     /// `corrected`, `within_band`, `starting`, `not_contended`, `no_contenders`, `ineffective`, `capped`, `latency_missed`, `partial`,
     /// `late`, `clock_went_back`, `other_writer` or `failed`.
     pub state: String,
-    /// The same for people: why weights were changed, or why not.
+    /// The state in words: why weights were changed, or why not.
     pub reason: String,
-    /// How often weights were changed since the daemon began.
+    /// Number of corrections of weights since the daemon started.
     pub corrections: u64,
-    /// Where each tenant stands, in the order of the record; empty before the first sample.
+    /// Target and achieved share of each tenant, in the order of the record; empty before the first sample.
     pub standings: Vec<StandingView>,
 }
 
-/// Where a tenant stands in the last seconds.
+/// Target and achieved share of a tenant, over the last seconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StandingView {
-    /// What it is called in the record.
+    /// Its name in the record.
     pub name: String,
-    /// What it is to have, of what all did who want more than they have (0 to 1).
+    /// Its target, as a fraction (0 to 1) of the I/O of all contending tenants.
     pub target_share: f64,
-    /// What it had, journal I/O included.
+    /// Its achieved share, journal I/O included, in the same unit.
     pub achieved_share: f64,
-    /// Its journal I/O alone, in the same measure.
+    /// The share of its journal I/O alone, in the same unit.
     pub journal_share: f64,
-    /// Its weight on the device.
+    /// Its current weight on the device.
     pub weight: u32,
-    /// Whether it wants more than it has, so that its share matters.
+    /// Whether it contends: it wants more of the device than it has.
     pub contends: bool,
-    /// Its journal I/O alone is more than its share: no weight helps, a volume of its own would.
+    /// Whether its journal I/O alone exceeds its target: no weight can correct this, but its own volume would.
     pub infeasible: bool,
-    /// How many operations per second it is held to (`io.max`), where weights do nothing or for another one's latency.
+    /// Its cap in operations per second (`io.max`), where weights have no effect or another tenant has a latency limit.
     #[serde(default)]
     pub cap: Option<u32>,
-    /// How many bytes per second it is held to, in place of operations where those vary in size.
+    /// Its cap in bytes per second (`io.max`), used instead of operations where their sizes vary.
     #[serde(default)]
     pub cap_bytes: Option<u64>,
-    /// How long 99 % of its fsyncs in the last 10 s took at most; only of those to whom something was promised.
+    /// 99th percentile of its fsync latency over the last 10 s, in seconds; only for tenants with a latency limit.
     #[serde(default)]
     pub fsync_p99_seconds: Option<f64>,
 }

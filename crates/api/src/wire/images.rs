@@ -1,4 +1,4 @@
-//! Images that are imported.
+//! Requests about imports of images.
 
 use std::path::PathBuf;
 
@@ -7,30 +7,29 @@ use bulkhead_core::units::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Makes a snapshot of a tar archive, or of an image in one that is an OCI layout or what `docker save` writes.
+/// Imports a tar archive, or an image in an archive of an OCI image layout or of `docker save`, as a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImageImport {
-    /// What the archive is called, for messages.
+    /// Name of the archive, for messages.
     pub source: String,
-    /// The size of the snapshot, rounded up to whole blocks; about twice what is in it when left out.
+    /// Size of the snapshot in bytes, rounded up to whole blocks. Default: about twice the size of its content.
     #[serde(default)]
     pub size_bytes: Option<Bytes>,
-    /// Which image of several: `OS/ARCHITECTURE[/VARIANT]`; what this host runs when left out.
+    /// Selects one of several images by platform, `OS/ARCHITECTURE[/VARIANT]`. Default: this host's.
     #[serde(default)]
     pub platform: Option<String>,
-    /// Which image of several, by its name, its tag or its digest.
+    /// Selects one of several images by name, tag or digest.
     #[serde(default)]
     pub reference: Option<String>,
-    /// Refuses a source of which not all extended attributes can be kept, which are left out otherwise.
+    /// Refuse a source with extended attributes that cannot be kept. Default: false, which omits and lists them.
     #[serde(default)]
     pub strict: bool,
-    /// The directory of the host in which archives are unpacked on the way, `/var/tmp` when left out. Nobody but root may be able to
-    /// replace what is in it.
+    /// Temporary directory on the host for unpacking archives. Only root may be able to replace files in it. Default: `/var/tmp`.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub staging: Option<PathBuf>,
-    /// The tenant that is charged for the work; without one, nobody is, and it has the lowest priority. The snapshot is not attached to it.
+    /// The tenant to charge for the work. Default: none, at the lowest priority. The snapshot is not attached to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Name>,
 }

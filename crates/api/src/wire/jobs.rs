@@ -1,4 +1,4 @@
-//! Jobs: operations that are going on, and what came of them.
+//! Jobs: operations in progress, and their results.
 
 use std::fmt;
 
@@ -13,19 +13,19 @@ use uuid::Uuid;
 
 use super::{DeviceView, Done, VolumeView};
 
-/// How an operation is.
+/// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JobState {
     /// It waits for other operations on the same objects.
     Waiting,
-    /// It goes on.
+    /// It is in progress.
     Running,
     /// It succeeded.
     Done,
     /// It failed.
     Failed,
-    /// It was cancelled, and what it had begun was undone.
+    /// It was cancelled, and what it had done was undone.
     Cancelled,
 }
 
@@ -41,72 +41,72 @@ impl fmt::Display for JobState {
     }
 }
 
-/// An operation that is under way, or ended lately. Numbers begin anew with the daemon.
+/// An operation that is in progress or ended recently.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct JobView {
-    /// Its number.
+    /// Number of the job. Numbers start again at 1 when the daemon restarts.
     pub id: u64,
-    /// What it does, for example `remove volume db/data`.
+    /// The operation, for example `remove volume db/data`.
     pub operation: String,
-    /// What the client gave in the header `Bulkhead-Request`, if it did.
+    /// The client's ID of the request, from the header `Bulkhead-Request`, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Uuid>,
-    /// What it changes; nobody else changes that meanwhile.
+    /// The objects that it changes; other operations on them wait until it ends.
     pub objects: Vec<String>,
-    /// How it is.
+    /// Its state.
     pub state: JobState,
-    /// The step that it is at, or was at when it ended.
+    /// The current step, or the last one if it has ended.
     pub step: Option<String>,
-    /// For how long it has been at that step.
+    /// How long it has been at that step, in seconds.
     pub step_seconds: f64,
-    /// For how long it has been going on, or did.
+    /// Its duration so far, or in total if it has ended, in seconds.
     pub seconds: f64,
-    /// How long ago it ended.
+    /// How long ago it ended, in seconds.
     pub ended_seconds_ago: Option<f64>,
-    /// The jobs that have what it wants.
+    /// Numbers of the jobs that it waits for.
     pub waits_for: Vec<u64>,
-    /// Why it failed.
+    /// The error, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
-    /// How far it is, where that is told.
+    /// The bytes that it has processed, if it reports them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<JobProgress>,
-    /// How many steps it has done, where that is told: `step` is the present one.
+    /// The number of steps that it has completed, if it reports them; `step` is the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<JobSteps>,
-    /// What it has measured so far, a line each.
+    /// Measurements so far, one line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub figures: Vec<String>,
-    /// What came of it, where its request was answered before its end.
+    /// Its result, if its request was answered before it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<JobResult>,
 }
 
-/// What came of a job whose request was answered before its end.
+/// The result of a job whose request was answered before it ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JobResult {
     /// A snapshot was sent.
     Sent {
-        /// What was read of it.
+        /// Bytes that were read from the snapshot.
         read_bytes: Bytes,
     },
-    /// A snapshot was received, and is a volume now.
+    /// A snapshot was received, and is now a volume.
     Received(Box<Done<VolumeView>>),
     /// An image was imported.
     Imported {
-        /// The volume.
+        /// The snapshot.
         done: Box<Done<VolumeView>>,
-        /// The base that it lies on.
+        /// ID of its base.
         content: Uuid,
-        /// How many files, directories and so on are in it.
+        /// Number of entries in it: files, directories, links and so on.
         entries: u64,
-        /// Extended attributes of the source that it does not have.
+        /// Extended attributes of the source that were omitted.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         left_out: Vec<LeftOut>,
     },
-    /// A device was measured, and what was found is recorded.
+    /// A device was measured, and its calibration is stored.
     Calibrated(Box<Done<DeviceView>>),
-    /// It was measured what the recorded calibration of a device does.
+    /// The effect of a device's stored calibration was measured.
     Verified(Vec<Verified>),
 }

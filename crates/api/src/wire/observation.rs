@@ -1,4 +1,4 @@
-//! What was observed: the answer, and what a front end makes of two of them.
+//! Observations: the answer of the daemon, and the difference of two of them, which front ends show.
 
 use bulkhead_core::finding::Finding;
 use bulkhead_core::identity::Identity;
@@ -11,140 +11,140 @@ use utoipa::ToSchema;
 
 use super::{HoldView, StandingView};
 
-/// By what somebody makes others wait, and how long.
+/// How long a container made others wait in fsync, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CausesView {
-    /// All of it.
+    /// The total, in seconds.
     pub seconds: f64,
-    /// Blocks in the journal: device time for them and other metadata, and the commit's own for handles and requests.
+    /// Journal writes: device time of its journal blocks and other metadata, and the commit's own time for handles and requests.
     pub journal_seconds: f64,
-    /// File data that had to be written inside the commit.
+    /// File data that had to be written inside the commit (ordered mode).
     pub ordered_seconds: f64,
-    /// Other requests for file data that the device served meanwhile.
+    /// Other requests for file data that the device served in the meantime.
     pub queue_seconds: f64,
-    /// Bytes in the device's cache when it was flushed.
+    /// Flushes of the device's cache, by its bytes in that cache.
     pub flush_seconds: f64,
-    /// Bytes of journal that it is charged in the commits that were waited for.
+    /// Journal bytes charged to it in the commits that were waited for.
     pub journal_bytes: u64,
-    /// Bytes of its file data in them.
+    /// Bytes of its file data in these commits.
     pub ordered_bytes: u64,
 }
 
 /// A container that made another one wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CulpritView {
-    /// Who it is, the one that waited as well; `None` for what nobody can be named for.
+    /// The container, which can be the waiting one itself; `null` for time that cannot be attributed.
     pub culprit: Option<Identity>,
-    /// How it made it wait.
+    /// How long, and by which causes.
     #[serde(flatten)]
     pub causes: CausesView,
 }
 
-/// A commit that somebody waited for.
+/// A journal commit that an fsync waited for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CommitView {
-    /// Number of the transaction.
+    /// ID of the transaction.
     #[schema(value_type = u32)]
     pub tid: Tid,
-    /// Who forced it; `None` if the timer did, or if that was not seen.
+    /// The container that forced the commit; `null` if the commit timer did, or if that was not observed.
     pub requester: Option<Identity>,
-    /// How long the transaction waited for its handles to end; `None` if that was not seen, like the next two.
+    /// How long the transaction waited for its handles to complete, in seconds; `null` if that was not observed, like the next two.
     pub locked_seconds: Option<f64>,
-    /// How long file data was sent to the device.
+    /// How long file data was written, in seconds.
     pub flushing_seconds: Option<f64>,
-    /// How long metadata was written to the journal, until all of it was on the device.
+    /// How long metadata was written to the journal, until all of it was on the device, in seconds.
     pub logging_seconds: Option<f64>,
-    /// All of it.
+    /// Duration of the commit, in seconds.
     pub seconds: f64,
-    /// What was written to the journal.
+    /// Bytes written to the journal.
     pub journal_bytes: u64,
-    /// File data that was written inside it.
+    /// Bytes of file data written inside the commit.
     pub ordered_bytes: u64,
 }
 
 /// One wait in fsync, fdatasync or an `O_SYNC` write.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WaitView {
-    /// Who waited.
+    /// The container that waited.
     pub victim: Identity,
-    /// The file system's device, as in [`FileSystemView`].
+    /// Device of the file system, as in `FileSystemView`.
     pub device: String,
-    /// Where that is mounted; `None` when it is not mounted in the daemon's mount namespace.
+    /// Mount point of the file system; `null` if it is not mounted in the daemon's mount namespace.
     pub mount_point: Option<String>,
-    /// How long ago it began.
+    /// How long ago it began, in seconds.
     pub began_seconds_ago: f64,
-    /// How long it took.
+    /// Its duration, in seconds.
     pub seconds: f64,
-    /// The part of it in which the device was busy.
+    /// The part of it during which the device was busy, in seconds.
     pub device_seconds: f64,
-    /// The part that the commits account for while the device was idle; what is left nothing explains.
+    /// The part that commits account for while the device was idle, in seconds; the rest is unexplained.
     pub commit_seconds: f64,
-    /// Number of the transaction that it needed: the last one that changed the file.
+    /// ID of the transaction that it needed: the last one that changed the file.
     #[schema(value_type = u32)]
     pub tid: Tid,
-    /// The last of the commits that it waited for, oldest first. None where the transaction was committed before, or the
-    /// fsync was served by a fast commit.
+    /// The last commits that it waited for, oldest first; empty if the transaction had been committed before, or a fast commit served the
+    /// fsync.
     pub commits: Vec<CommitView>,
-    /// How many it waited for.
+    /// Number of commits that it waited for.
     pub n_commits: usize,
-    /// Who made it wait, the largest part first.
+    /// The containers that made it wait, longest first.
     pub culprits: Vec<CulpritView>,
-    /// How many others had a part.
+    /// Number of other containers that made it wait.
     pub n_others: usize,
-    /// Theirs together.
+    /// The sum of these.
     pub others: CausesView,
 }
 
-/// The longest waits, at most 64, and at most 16 of one cgroup.
+/// The longest waits: at most 64, and at most 16 of one cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WaitList {
-    /// The longest first.
+    /// The waits, longest first.
     pub waits: Vec<WaitView>,
-    /// How many others there were in this time, in steps of 10 s.
+    /// Number of other waits in the same time, which is rounded up to multiples of 10 s.
     pub left_out: u64,
-    /// The longest of those.
+    /// Duration of the longest of these, in seconds.
     pub left_out_seconds: f64,
 }
 
-/// Sums since the observation began. The difference of two observations ([`Observation::since`]) is what happened between them.
+/// Sums since the observation began. The difference of two observations is what happened in between.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Observation {
-    /// How long was observed.
+    /// How long the host has been observed, in seconds.
     pub observed_seconds: f64,
-    /// The way of tracing that is in force.
+    /// The tracing method in use.
     pub method: String,
-    /// Why it is not a better one, and what else limits the figures; not what was lost ([`Observation::limits`]).
+    /// Why no better method is available, and what else limits the figures. Does not include losses, which `losses` has.
     pub findings: Vec<Finding>,
-    /// Whether something was lost, so that the figures are too small.
+    /// Whether events were lost, so that the figures are too small.
     pub partial: bool,
-    /// What was lost.
+    /// Lost events, by kind.
     pub losses: LossView,
-    /// Entries in the tables of the programs at the last look; it follows what goes on, and must not only grow.
+    /// Number of entries in the BPF programs' maps at the last poll. It follows the activity on the host; steady growth is a bug.
     pub table_entries: u64,
-    /// Who did something, by name.
+    /// The containers with activity, by name.
     pub containers: Vec<ContainerView>,
-    /// The devices that did something.
+    /// The devices with activity.
     pub devices: Vec<DeviceTime>,
-    /// The file systems that are observed.
+    /// The observed file systems.
     pub file_systems: Vec<FileSystemView>,
-    /// Who waited for whom.
+    /// Which container waited for which.
     pub blame: Vec<BlameView>,
-    /// The longest waits, if they were asked for.
+    /// The longest waits, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<WaitList>,
-    /// Shares that the daemon holds, and where they stand.
+    /// The holds, with target and achieved shares.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holds: Vec<HoldView>,
 }
 
 impl Observation {
-    /// What containers did, and nothing else yet.
+    /// An observation of this activity, with everything else empty.
     #[must_use]
     pub fn new(activity: Activity) -> Self {
         Self { partial: activity.losses.any(), ..Self::default() }.with(activity)
     }
 
-    /// What containers did.
+    /// The activity of containers, devices and file systems.
     #[must_use]
     pub fn into_activity(self) -> Activity {
         let Self { observed_seconds, losses, containers, devices, file_systems, blame, .. } = self;
@@ -156,7 +156,7 @@ impl Observation {
         Self { observed_seconds, losses, containers, devices, file_systems, blame, ..self }
     }
 
-    /// What happened since an earlier observation of the same daemon. Containers that did nothing are omitted.
+    /// What happened since an earlier observation of the same daemon. Containers without activity are omitted.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let activity = self.clone().into_activity().since(&before.clone().into_activity());
@@ -164,20 +164,20 @@ impl Observation {
         Self { method, findings, partial: self.partial, table_entries, waits, holds, ..Self::default() }.with(activity)
     }
 
-    /// All that limits the figures: what cannot be observed on this host, and what was lost.
+    /// Everything that limits the figures: what cannot be observed on this host, and what was lost.
     #[must_use]
     pub fn limits(&self) -> Vec<Finding> {
         let lost = self.losses.finding().filter(|_| self.partial);
         self.findings.iter().cloned().chain(lost).collect()
     }
 
-    /// The container that made another one wait most, and for how long; `None` when there is none.
+    /// The container that made another one wait longest, and for how long.
     #[must_use]
     pub fn top_culprit(&self, victim: &Identity) -> Option<(&Identity, f64)> {
         top_culprit(&self.blame, victim)
     }
 
-    /// Where a container stands on a device whose shares are held, if it is one of those.
+    /// Target and achieved share of a container in the hold on a device.
     #[must_use]
     pub fn standing(&self, container: &Identity, device: &str) -> Option<&StandingView> {
         let view = self.holds.iter().find(|view| view.hold.device.as_str() == device)?;
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn json_carries_units_and_comes_back() {
+    fn json_names_units_and_round_trips() {
         let seen = Observation::new(activity(&totals(), [(FS, 5)].into_iter(), &Names::default()));
         let json = serde_json::to_value(&seen).unwrap();
         assert_eq!(json["containers"][0]["journal"][0]["commit_bytes"], 4096);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_keeps_what_is_no_sum() {
+    fn a_difference_keeps_values_that_are_not_sums() {
         let before = Observation::new(activity(&totals(), std::iter::empty(), &Names::default()));
         let mut totals = totals();
         totals.journal_bytes.insert((Some(CgroupId(2)), FS, Kind::Ordered), 512);
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_limits_the_figures() {
+    fn losses_are_among_the_limits() {
         let xfs = finding(FindingId::XfsNotObserved, "no such tracepoint");
         let mut seen = Observation { findings: vec![xfs.clone()], ..Observation::default() };
         assert_eq!(seen.limits(), std::slice::from_ref(&xfs));

@@ -1,4 +1,4 @@
-//! Pools: requests and answers.
+//! Requests and answers about pools.
 
 use std::path::PathBuf;
 
@@ -9,22 +9,22 @@ use bulkhead_core::units::Bytes;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Where a new pool is to live.
+/// The storage of a new pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum NewPoolSource {
     /// A directory on a host file system.
     Directory {
-        /// Absolute path; made when it is not there.
+        /// Absolute path; created if it does not exist.
         #[schema(value_type = String)]
         path: PathBuf,
-        /// What makes block devices of its images.
+        /// What serves its images as block devices. Default: a block server for each volume, or a loop device if the kernel has no ublk.
         #[serde(default)]
         server: Server,
     },
     /// A volume group that is there already.
     VolumeGroup {
-        /// Its name.
+        /// Name of the pool.
         vg: String,
         /// A thin pool in it, for thin volumes, snapshots and clones.
         thin_pool: Option<String>,
@@ -36,47 +36,47 @@ pub enum NewPoolSource {
         path: PathBuf,
         /// Make a thin pool on it.
         thin: bool,
-        /// The exact path of the device once more, as confirmation that the data on it may be erased.
+        /// The exact path of the device again, which confirms that the data on it may be erased.
         erase: Option<String>,
     },
 }
 
-/// Makes a pool.
+/// Creates a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PoolCreate {
-    /// Its name.
+    /// Name of the pool.
     pub name: Name,
-    /// Where it is to live.
+    /// Its storage.
     pub source: NewPoolSource,
 }
 
-/// Says where a pool in a directory is now.
+/// Records the new directory of a directory pool whose files have been moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PoolMove {
-    /// The directory in which its volumes are, an absolute path.
+    /// Absolute path of the directory that now contains its volumes.
     #[schema(value_type = String)]
     pub directory: PathBuf,
 }
 
-/// A pool as it is.
+/// A pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PoolView {
-    /// Its name.
+    /// Name of the pool.
     pub name: Name,
     /// `file`, `lvm` or `lvm-thin`.
     pub kind: String,
-    /// Directory or volume group (and thin pool).
+    /// Its directory, or its volume group and thin pool.
     pub source: String,
-    /// Size of what the pool lives on.
+    /// Size of its storage, bytes.
     pub total_bytes: Option<Bytes>,
-    /// What is left of it.
+    /// Free space in its storage, bytes.
     pub free_bytes: Option<Bytes>,
     /// Number of volumes.
     pub n_volumes: usize,
-    /// The device at the bottom of the stack, where weights take effect.
+    /// Kernel names of the devices at the bottom of the stack, where weights take effect.
     pub physical_devices: Vec<String>,
-    /// What is wrong or lost with it, and what is unfinished in it.
+    /// Problems and losses, and unfinished operations in it.
     pub findings: Vec<Finding>,
 }

@@ -1,4 +1,4 @@
-//! Tenants, their leases and the commands that run in them: requests and answers.
+//! Requests and answers about tenants, their leases and the commands that run in them.
 
 use std::path::PathBuf;
 
@@ -10,63 +10,63 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// Makes a tenant.
+/// Creates a tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TenantCreate {
-    /// Its name.
+    /// Name of the tenant.
     pub name: Name,
-    /// Its share.
+    /// Its I/O weight under contention. Default: 100.
     #[serde(default)]
     pub share: Share,
-    /// Hard limits.
+    /// Hard I/O limits. Default: none.
     #[serde(default)]
     pub limits: Vec<IoLimit>,
-    /// Volumes to keep mounted for it.
+    /// Volumes to attach, which are then kept mounted for it. Default: none.
     #[serde(default)]
     pub volumes: Vec<VolumeRef>,
 }
 
-/// Changes a tenant; what is absent stays.
+/// Changes a tenant; omitted settings stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TenantSet {
     /// New share.
     #[serde(default)]
     pub share: Option<Share>,
-    /// New limits; a device with no limit left is unlimited again.
+    /// New hard limits, which replace all existing ones.
     #[serde(default)]
     pub limits: Option<Vec<IoLimit>>,
-    /// Volumes to mount for it from now on.
+    /// Volumes to attach.
     #[serde(default)]
     pub attach: Vec<VolumeRef>,
-    /// Volumes to unmount.
+    /// Volumes to detach and unmount.
     #[serde(default)]
     pub detach: Vec<VolumeRef>,
 }
 
-/// A tenant as it is.
+/// A tenant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TenantView {
-    /// Its name.
+    /// Name of the tenant.
     pub name: Name,
-    /// Its share.
+    /// Its I/O weight under contention.
     pub share: Share,
-    /// Hard limits.
+    /// Hard I/O limits.
     pub limits: Vec<IoLimit>,
-    /// Volumes that are kept mounted for it, and those that a running command holds.
+    /// Its attached volumes, and those mounted for a running command.
     pub volumes: Vec<VolumeRef>,
-    /// Its slice, relative to the cgroup root.
+    /// Path of its slice, relative to the cgroup root.
     pub slice: String,
-    /// Number of its processes: all in its slice but those that serve its I/O.
+    /// Number of its processes, without the block servers in its slice.
     pub n_processes: usize,
-    /// I/O of its processes since the slice was made.
+    /// I/O of its processes since its slice was created.
     pub payload_io: IoBytes,
     /// I/O of its journal threads.
     pub journal_io: IoBytes,
-    /// I/O of the block servers of its volumes: that of processes and journals on those volumes.
+    /// I/O of the block servers of its volumes, which is the I/O of processes and journals on these volumes.
     pub server_io: IoBytes,
-    /// What is wrong.
+    /// Problems with the tenant.
     pub findings: Vec<Finding>,
 }
 
@@ -80,7 +80,7 @@ pub struct IoBytes {
 }
 
 impl IoBytes {
-    /// What is left of them without those of a part, which may have been counted a moment later.
+    /// The difference. Saturates at 0, because `part` may have been read a moment later.
     #[must_use]
     pub fn without(self, part: Self) -> Self {
         Self {
@@ -90,50 +90,50 @@ impl IoBytes {
     }
 }
 
-/// Mounts a volume for as long as a process lives.
+/// Mounts volumes for a tenant until a process ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseCreate {
-    /// For which tenant.
+    /// The tenant.
     pub tenant: Name,
     /// The volumes.
     pub volumes: Vec<VolumeRef>,
-    /// The process.
+    /// The process, in the daemon's PID namespace.
     pub pid: u32,
 }
 
-/// Where a leased volume is mounted.
+/// A lease of one volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeaseView {
-    /// Identity of the lease; one per volume.
+    /// ID of the lease.
     pub id: Uuid,
     /// The volume.
     pub volume: VolumeRef,
-    /// Where it is mounted on the host.
+    /// Its mount point on the host.
     #[schema(value_type = String)]
     pub mounted_at: PathBuf,
 }
 
-/// Where leased volumes are.
+/// The leases of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeaseReply {
-    /// One for each volume asked for, in that order.
+    /// One for each requested volume, in the same order.
     pub leases: Vec<LeaseView>,
 }
 
-/// Puts a command into a tenant, until it or what waits for it ends.
+/// Moves a command into a tenant, until it or the process that waits for it ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RunStart {
-    /// The process that waits for the command, and has the leases; the run is called by it.
+    /// The process that waits for the command and owns the leases. It identifies the run.
     pub pid: u32,
-    /// The command's first process, a child of that.
+    /// The command's first process, a child of `pid`.
     pub command_pid: u32,
 }
 
-/// Where a command runs.
+/// A running command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunView {
-    /// Its cgroup, relative to the cgroup root; below it are all processes that it starts.
+    /// Path of its cgroup, relative to the cgroup root; all processes that it starts are in or below it.
     pub cgroup: String,
 }

@@ -1,4 +1,4 @@
-//! Snapshots that are sent and received.
+//! Requests and answers about transfers of snapshots.
 
 use std::path::PathBuf;
 
@@ -9,28 +9,29 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// Has a snapshot made ready to be sent.
+/// Sends a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeSend {
-    /// A snapshot in the same pool that the receiver has: only what differs from it is sent.
+    /// A snapshot in the same pool that the receiver has already: only the difference from it is sent. Default: none, which sends the
+    /// snapshot in full.
     #[serde(default)]
     pub from: Option<Name>,
-    /// Begin where an earlier transfer of the same was interrupted.
+    /// Resume an interrupted transfer of the same snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<ResumeToken>,
 }
 
-/// Where an interrupted transfer goes on.
+/// The point from which to resume an interrupted transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResumeToken {
-    /// What was being sent.
+    /// ID of the content that was being sent.
     pub content: Uuid,
-    /// What that was based on.
+    /// ID of the layer that it is based on, if any.
     #[serde(default)]
     pub base: Option<Uuid>,
-    /// Up to where it was received.
+    /// Offset up to which it was received, bytes.
     pub received_bytes: Bytes,
 }
 
@@ -40,20 +41,20 @@ impl From<&ReceiveView> for ResumeToken {
     }
 }
 
-/// A snapshot that is being received.
+/// An unfinished transfer to a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReceiveView {
-    /// The volume that it becomes.
+    /// The volume that it will become.
     pub volume: VolumeRef,
-    /// What is received.
+    /// ID of the content.
     pub content: Uuid,
-    /// The layer that it is based on.
+    /// ID of the layer that it is based on, if any.
     pub base: Option<Uuid>,
-    /// Its size.
+    /// Size of the volume, bytes.
     pub size_bytes: Bytes,
-    /// Everything before this offset is there, after a crash too.
+    /// Offset up to which it was received, bytes; a crash does not lose data before it.
     pub received_bytes: Bytes,
-    /// The file into which it is received.
+    /// Its staging file.
     #[schema(value_type = String)]
     pub part: PathBuf,
 }

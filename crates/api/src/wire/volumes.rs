@@ -1,4 +1,4 @@
-//! Volumes: requests and answers.
+//! Requests and answers about volumes.
 
 use std::path::PathBuf;
 
@@ -13,21 +13,21 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// Makes a volume.
+/// Creates a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeCreate {
     /// Pool and name.
     pub volume: VolumeRef,
-    /// Size; rounded up to what the pool can give.
+    /// Size in bytes, rounded up to the granularity of the pool.
     pub size_bytes: Bytes,
-    /// File system.
+    /// File system. Default: ext4.
     #[serde(default)]
     pub fs: FsKind,
-    /// When its blocks are taken; `null` means full on file and thick pools, on demand on thin ones.
+    /// When its blocks are allocated from the pool. Default: in full, except in a thin pool.
     #[serde(default)]
     pub provision: Option<Provision>,
-    /// ext4's fast_commit feature.
+    /// Enable ext4's fast_commit. Default: false.
     #[serde(default)]
     pub fast_commit: bool,
     /// How it is mounted for its tenant.
@@ -35,141 +35,143 @@ pub struct VolumeCreate {
     pub mount_options: MountOptions,
 }
 
-/// Changes a volume's size, that of its journal, or both.
+/// Resizes a volume, its journal, or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeResize {
-    /// The new size; the one that it has when left away.
+    /// New size in bytes. Default: unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<Bytes>,
-    /// Must be true to make it smaller.
+    /// Must be true if the volume is to shrink. Default: false.
     #[serde(default)]
     pub shrink: bool,
-    /// Replaces the journal of an ext4 that is not mounted; it stays as it is when left away.
+    /// Replaces the journal of an ext4 file system that is not mounted. Default: the journal is kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal: Option<JournalSize>,
 }
 
-/// Makes a snapshot or a clone.
+/// Creates a snapshot or a clone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeCopy {
     /// Name of the copy, in the same pool.
     pub name: Name,
-    /// A snapshot is read-only, a clone is not.
+    /// Whether to create a read-only snapshot instead of a writable clone.
     pub read_only: bool,
-    /// Where it reads the blocks that it shares; on LVM `disk` or `host_cache`. Default: as the origin, and on LVM `disk`.
+    /// Where it reads shared blocks from; on LVM, `disk` or `host_cache` only. Default: as the origin; on LVM, `disk`.
     #[serde(default)]
     pub read_from: Option<ReadFrom>,
-    /// Only volumes of the same sharing domain learn from each other's reads. Default: the origin's.
+    /// Its sharing domain: volumes read only the page caches of volumes in the same domain. Default: the origin's, else the pool's.
     #[serde(default)]
     pub domain: Option<Name>,
-    /// How it is mounted for its tenant. `suid` and `dev` are never the origin's; `subdir` is, by default.
+    /// How it is mounted for its tenant. `suid` and `dev` are not inherited from the origin; `subdir` is, by default.
     #[serde(default, skip_serializing_if = "MountOptions::is_default")]
     pub mount_options: MountOptions,
 }
 
-/// Has a copied volume copy what it shares, or no longer.
+/// Starts to copy the blocks that a volume shares into its own image, or stops.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeFlatten {
-    /// It is to stop. What it has copied by then stays its own.
+    /// Stop copying; blocks that have been copied stay in the volume's image. Default: false.
     #[serde(default)]
     pub cancel: bool,
 }
 
-/// Makes a volume what a snapshot of it holds.
+/// Reverts a volume to one of its snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeRollback {
     /// Name of the snapshot, in the same pool.
     pub to: Name,
-    /// Must be true: what was written since the snapshot is lost.
+    /// Must be true: everything written to the volume since the snapshot is lost.
     #[serde(default)]
     pub lose_changes: bool,
 }
 
-/// The outcome of a check.
+/// Checks a file system.
 #[derive(Clone, Default, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeCheck {
-    /// Repair what can be repaired safely.
+    /// Repair what can be repaired safely. Default: false.
     #[serde(default)]
     pub repair: bool,
-    /// Repair all of it, which can lose files that are damaged; what it was is kept as a snapshot where the pool can.
+    /// Repair everything, even if damaged files are lost. If the pool supports snapshots, the previous state is kept as the snapshot
+    /// `VOLUME-before-repair`. Default: false.
     #[serde(default)]
     pub full: bool,
 }
 
-/// A volume as it is.
+/// A volume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct VolumeView {
     /// Pool and name.
     pub volume: VolumeRef,
-    /// Identity.
+    /// UUID of the volume.
     pub uuid: Uuid,
     /// `creating`, `ready`, `resizing`, `removing` or `damaged`.
     pub state: String,
-    /// Size of the block device.
+    /// Size of its block device, bytes.
     pub size_bytes: Bytes,
     /// File system.
     pub fs: FsKind,
-    /// When its blocks are taken.
+    /// When its blocks are allocated from the pool.
     pub provision: Provision,
     /// Whether it is a read-only snapshot.
     pub read_only: bool,
-    /// What it was copied from.
+    /// The volume or snapshot that it was copied from, in the same pool.
     pub origin: Option<Name>,
-    /// Where its data is, for a file volume that was copied or is a copy.
+    /// The layers that its image depends on; only for volumes of a directory pool that are copies or have been copied.
     pub layers: Option<LayersView>,
-    /// Where it reads the blocks that it shares with others.
+    /// Where it reads shared blocks from.
     pub read_from: ReadFrom,
-    /// Its sharing domain, where it is not the pool's.
+    /// Its sharing domain; `null` for the pool's.
     pub domain: Option<Name>,
     /// How it is mounted for its tenant.
     pub mount_options: MountOptions,
-    /// The tenant that has it mounted.
+    /// The tenant that it is attached or leased to.
     pub tenant: Option<Name>,
-    /// Where it is mounted on the host.
+    /// Its mount point on the host, while it is mounted.
     #[schema(value_type = Option<String>)]
     pub mounted_at: Option<PathBuf>,
-    /// Its block device while there is one.
+    /// Path of its block device, while it has one.
     pub device: Option<String>,
-    /// The device's logical block size, of which direct I/O (`O_DIRECT`) has to be a multiple: 4096 in file pools, the disk's (often 512) on LVM.
+    /// Logical block size of its device in bytes, to which direct I/O (`O_DIRECT`) must be aligned: 4096 in directory pools, the disk's (often
+    /// 512) on LVM.
     pub logical_block_bytes: Option<u32>,
-    /// The device at the bottom of the stack.
+    /// Kernel names of the devices at the bottom of the stack.
     pub physical_devices: Vec<String>,
-    /// How its journal is charged.
+    /// How its journal I/O is charged.
     pub accounting: Accounting,
-    /// What is lost or wrong.
+    /// Problems and losses.
     pub findings: Vec<Finding>,
 }
 
-/// What came of trimming a volume.
+/// The result of trimming a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TrimView {
     /// The volume.
     pub volume: VolumeRef,
-    /// How much free space its file system discarded. After it was mounted, the first time counts all that is free, also what the pool
-    /// had back already.
+    /// Free space that its file system discarded, in bytes. The first trim after a mount counts all free space, including space that was
+    /// returned to the pool before.
     pub trimmed_bytes: Bytes,
 }
 
-/// What a volume has read from one source of what it shares, since it was opened.
+/// Reads of shared blocks by one volume from one source, since its device was opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HeatRow {
-    /// Who read.
+    /// The volume that read.
     #[schema(value_type = String)]
     pub reader: VolumeRef,
-    /// From where.
+    /// The kind of source.
     pub source: HeatSource,
-    /// What that is called: the sibling, or the snapshot that holds what the layer does; a UUID's beginning when neither is there.
+    /// Name of the source: the peer, or the snapshot with the content of the layer; the first digits of a UUID if that is gone.
     pub source_name: String,
-    /// Reads.
+    /// Number of reads.
     pub requests: u64,
-    /// How much they brought.
+    /// Bytes read.
     pub bytes: Bytes,
-    /// Reads of the disk that were not needed.
+    /// Number of reads from disk that were avoided.
     pub disk_reads_saved: u64,
 }
