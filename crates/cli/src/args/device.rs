@@ -1,0 +1,77 @@
+//! Arguments of `bulkhead device`.
+
+use bulkhead_core::model::Policy;
+use bulkhead_measure::calibrate::IocostLines;
+use clap::{Args, Subcommand, ValueEnum};
+
+use super::Write;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeviceCommand {
+    /// List block devices, and whether shares work on them
+    Ls,
+    /// Show a block device: controller, scheduler, calibration
+    Inspect {
+        /// Kernel name or path of the device, for example vda
+        device: String,
+    },
+    /// Select the I/O controller that makes shares work on a physical device
+    Control {
+        /// Kernel name or path of the device, for example vda
+        device: String,
+        #[command(flatten)]
+        choice: ControlChoice,
+        #[command(flatten)]
+        write: Write,
+    },
+    /// Measure an io.cost model for a device, and store it
+    ///
+    /// Takes minutes. Creates two scratch volumes in a pool on the device, each in its own tenant (both named bulkhead-calibrate-a and -b,
+    /// which are reserved names), and removes them at the end. The device should be idle otherwise; its controller is disabled in the meantime.
+    /// Requires fio. With --model and --qos, these are stored, and nothing is measured.
+    Calibrate(CalibrateArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CalibrateArgs {
+    /// Kernel name or path of the device, for example vda
+    pub(crate) device: String,
+    /// Pool to create the scratch volumes in [default: the one with the most free space on the device]
+    #[arg(long, value_name = "POOL", conflicts_with_all = ["model", "qos"])]
+    pub(crate) pool: Option<String>,
+    /// Only measure the effect of the stored calibration on a small fsync next to three kinds of neighbours, and on these neighbours
+    #[arg(long, conflicts_with_all = ["model", "qos", "dry_run"])]
+    pub(crate) verify: bool,
+    #[command(flatten)]
+    pub(crate) iocost: IocostLines,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct ControlChoice {
+    /// Controller; with `none`, shares have no effect
+    #[arg(long, value_enum)]
+    pub(crate) policy: Option<Controller>,
+    /// Restore the setting that was active before Bulkhead changed it
+    #[arg(long)]
+    pub(crate) restore: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Controller {
+    Iocost,
+    Bfq,
+    None,
+}
+
+impl From<Controller> for Policy {
+    fn from(controller: Controller) -> Self {
+        match controller {
+            Controller::Iocost => Self::Iocost,
+            Controller::Bfq => Self::Bfq,
+            Controller::None => Self::None,
+        }
+    }
+}
