@@ -1,4 +1,4 @@
-//! `bulkhead device calibrate`: has the daemon measure a device, and shows how far it is; or has given lines stored.
+//! `bulkhead device calibrate`: the daemon measures a device while this shows its progress, or stores the given lines.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use crate::progress::Steps;
 use crate::show::{self, Show};
 use crate::stream;
 
-/// How often it is asked how far the job is.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval between polls of the job.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Has a device measured, or takes the lines that were given, and has them stored.
+/// Measures a device, or stores the given lines.
 ///
 /// # Errors
-/// Wrong arguments, what the measurement failed with, and the daemon's faults; `Cancelled` after a Ctrl-C.
+/// Invalid arguments, and errors of the measurement and of the daemon; `Cancelled` after Ctrl-C.
 pub(crate) async fn run(args: CalibrateArgs, client: &Client, output: &Output) -> Result<(), Fault> {
     let object = format!("device {}", args.device);
     if let Some(calibration) = args.iocost.calibration() {
@@ -41,14 +41,14 @@ pub(crate) async fn run(args: CalibrateArgs, client: &Client, output: &Output) -
         JobResult::Verified(verified) => show::list(output, &verified),
         JobResult::Calibrated(done) if output.is_json() => show::done(output, &object, "calibrated", &done),
         _ => {
-            // The figures were shown as they came.
+            // The measurements were shown as they arrived.
             output.say(&format!("{object}: calibrated"));
             Ok(())
         }
     }
 }
 
-/// Shows how far a job is, to its end, which comes soon once it is cancelled.
+/// Shows the progress of a job until it ends. A cancelled job ends soon.
 async fn follow(client: &Client, job: u64, cancel: &Cancel, output: &Output) -> Result<JobResult, Fault> {
     let mut steps = Steps::new("calibrate", "{prefix} {bar:24} {pos}/{len} {elapsed} {msg}", output);
     let (mut shown, mut is_cancelled) = (0, false);
@@ -57,15 +57,15 @@ async fn follow(client: &Client, job: u64, cancel: &Cancel, output: &Output) -> 
             client.job_cancel(job).await?;
             is_cancelled = true;
         }
-        let view = client.job_at_end(job, LOOK).await.map_err(stream::lost)?;
+        let view = client.job_at_end(job, POLL_INTERVAL).await.map_err(stream::lost)?;
         for figure in view.figures.iter().skip(shown) {
             steps.print(figure);
         }
         shown = view.figures.len();
         match view.state {
             JobState::Waiting | JobState::Running => {
-                if let (Some(at), Some(doing)) = (view.steps, &view.step) {
-                    steps.step(at.done, at.of, doing);
+                if let (Some(count), Some(step)) = (view.steps, &view.step) {
+                    steps.step(count.done, count.of, step);
                 }
             }
             JobState::Done | JobState::Failed | JobState::Cancelled => return stream::outcome(view),
@@ -75,7 +75,7 @@ async fn follow(client: &Client, job: u64, cancel: &Cancel, output: &Output) -> 
 
 impl Show for Verified {
     const EMPTY: &'static str = "nothing was measured";
-    const HEADERS: &'static [&'static str] = &["beside", "fsync mean", "fsync p99", "neighbour", "isolated"];
+    const HEADERS: &'static [&'static str] = &["neighbour", "fsync mean", "fsync p99", "its throughput", "isolated"];
 
     fn row(&self) -> Vec<String> {
         let times = |ratio: f64, limit: f64| format!("{ratio:.1}x alone (<= {limit:.1}x)");

@@ -1,6 +1,6 @@
 //! `bulkhead demo`: the before/after experiment on this machine, as a table and a report.
 //!
-//! What is measured and how is in `bulkhead-measure`; here it is chosen, shown while it runs, and written down.
+//! Owns: the choice of experiments, their progress messages and the files of the report. Does not: measure (`bulkhead-measure` does).
 
 use std::fs;
 use std::path::Path;
@@ -17,17 +17,17 @@ use crate::output::Output;
 use crate::parse::invalid;
 use crate::progress::Steps;
 
-/// What the database part needs beside Bulkhead.
+/// Programs that the database part requires.
 const DATABASE_PROGRAMS: [&str; 2] = ["mariadbd", "sysbench"];
 
-/// The paper's: one that calls fsync for each MiB, and for each 4 KiB, beside which a database gains least.
+/// The paper's neighbours: one calls fsync after each MiB, the other after each 4 KiB, next to which a database gains least.
 const DATABASE_NEIGHBOURS: [&str; 2] = ["low-fsync", "high-fsync"];
 
-/// Said when io.cost cannot be used.
+/// Message if io.cost cannot be used.
 const WITHOUT_MODEL: &str = "without `--model` and `--qos`, BFQ enforces the shares, which works badly on some disks; \
     `bulkhead device calibrate` determines both for this disk";
 
-/// An error of `bulkhead-measure` as a fault: the one it carries, or one about `object`.
+/// Converts an error of `bulkhead-measure`: to the fault that it contains, else to one about `object`.
 pub(crate) fn fault(object: &str, error: anyhow::Error) -> Fault {
     match error.downcast::<Fault>() {
         Ok(fault) => fault,
@@ -38,7 +38,7 @@ pub(crate) fn fault(object: &str, error: anyhow::Error) -> Fault {
 /// Runs the demo and writes its report.
 ///
 /// # Errors
-/// `InvalidArgument` without the exact confirmation for a device; what the experiment failed with.
+/// `InvalidArgument` without the exact confirmation for a device; errors of the experiment.
 pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<(), Fault> {
     let target = target(args)?;
     let mut options = Options { quick: true, rounds: Some(1), ..Options::new(target) };
@@ -53,25 +53,25 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<(), Fault> {
         output.say(WITHOUT_MODEL);
         "bfq"
     };
-    let (ours, held) = (format!("own+accounting/{controller}"), format!("own+accounting+hold/{controller}"));
+    let (isolated, enforced) = (format!("own+accounting/{controller}"), format!("own+accounting+hold/{controller}"));
 
     let mut parts = Vec::new();
     let missing: Vec<&str> = DATABASE_PROGRAMS.into_iter().filter(|name| find_program(name).is_none()).collect();
     if missing.is_empty() {
-        // Under BFQ shares are held beside the last one only.
+        // BFQ can enforce shares next to the last one only.
         let neighbours = DATABASE_NEIGHBOURS.get(usize::from(options.model.is_none())..).unwrap_or_default();
-        parts.push((dbms_consolidation::METHOD, neighbours, ["shared/bfq", &held]));
+        parts.push((dbms_consolidation::METHOD, neighbours, ["shared/bfq", &enforced]));
     } else {
         output.say(&format!("skipping the database part: {} not installed", missing.join(" and ")));
     }
-    parts.push((fsync_probe::METHOD, &["streams"], ["shared/none", &ours]));
+    parts.push((fsync_probe::METHOD, &["streams"], ["shared/none", &isolated]));
     let mut experiments = Vec::new();
     for (method, neighbours, configs) in parts {
         options.neighbours = neighbours.iter().map(|&name| name.to_owned()).collect();
         options.configs = configs.map(str::to_owned).to_vec();
         let minutes = method.expected_duration(&options).as_secs().div_ceil(60);
         output.say(&format!("{}: about {minutes} minutes on this machine's clock", method.name));
-        experiments.push(one(&method, &options, output)?);
+        experiments.push(run_experiment(&method, &options, output)?);
     }
     write_report(&args.report, &experiments)?;
     if output.is_json() {
@@ -108,7 +108,7 @@ fn target(args: &DemoArgs) -> Result<Target, Fault> {
     }
 }
 
-fn one(method: &Method, options: &Options, output: &Output) -> Result<Experiment, Fault> {
+fn run_experiment(method: &Method, options: &Options, output: &Output) -> Result<Experiment, Fault> {
     let mut steps = Steps::new(method.name, "{prefix} {bar:24} {pos}/{len} {msg}", output);
     let mut on_progress = |progress: &Progress| steps.step(progress.done as u64, progress.of as u64, &progress.doing);
     method.run(options, &mut on_progress).map_err(|error| fault("experiment", error))
@@ -141,7 +141,7 @@ mod tests {
     use clap::Parser as _;
 
     #[test]
-    fn a_directory_must_be_there_and_a_relative_one_is_one_of_here() {
+    fn a_directory_must_exist_and_is_resolved_against_the_current_one() {
         let target = |on: &str| match Cli::try_parse_from(["bulkhead", "demo", "--on", on]).unwrap().command {
             Command::Demo(args) => super::target(&args),
             other => panic!("{other:?}"),

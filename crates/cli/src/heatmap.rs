@@ -1,4 +1,4 @@
-//! `bulkhead heatmap`: who read whose blocks, as a table, JSON or a picture.
+//! `bulkhead heatmap`: which volume read shared blocks from where, as a table, JSON or an SVG file.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use bulkhead_sys::file;
 use crate::args::HeatmapArgs;
 use crate::output::{Output, table};
 
-/// Shows the heat map, and draws it where that is asked for.
+/// Prints the heat map, and writes it as SVG if requested.
 ///
 /// # Errors
-/// The daemon's faults; when the picture cannot be written.
+/// The daemon's faults, and `InvalidArgument` if the SVG file cannot be written.
 pub(crate) async fn run(args: HeatmapArgs, client: &Client, output: &Output) -> Result<(), Fault> {
     let rows = client.heatmap().await?;
     if let Some(path) = &args.svg {
@@ -32,7 +32,7 @@ pub(crate) async fn run(args: HeatmapArgs, client: &Client, output: &Output) -> 
     let lines: Vec<Vec<String>> = rows.iter().map(line).collect();
     output.lines(&table(&["reader", "source", "from", "requests", "bytes", "disk reads saved"], &lines))?;
     let (requests, saved) =
-        rows.iter().fold((0, 0), |(all, saved), row| (all + row.requests, saved + row.disk_reads_saved));
+        rows.iter().fold((0, 0), |(requests, saved), row| (requests + row.requests, saved + row.disk_reads_saved));
     output.say(&format!("{saved} of {requests} reads of shared blocks did not need the disk"));
     Ok(())
 }
@@ -53,8 +53,8 @@ fn line(row: &HeatRow) -> Vec<String> {
     ]
 }
 
-fn write(path: &Path, picture: &str) -> Result<(), Fault> {
-    file::write_atomic(path, picture.as_bytes()).map_err(|error| {
+fn write(path: &Path, svg: &str) -> Result<(), Fault> {
+    file::write_atomic(path, svg.as_bytes()).map_err(|error| {
         let cause = format!("cannot write the heat map: {}", bulkhead_core::error::chain(&error));
         Fault::new(Code::InvalidArgument, path.display(), cause).hint("choose a file in a writable directory")
     })

@@ -55,7 +55,7 @@ pub(crate) async fn import(args: ImageImportArgs, client: &Client, output: &Outp
         return output.json(&Imported { done: &done, left_out: &left_out });
     }
     show::done(output, &object, &format!("imported {entries} entries as base {content}"), &done)?;
-    left_out.iter().for_each(|left_out| output.say(&format!("note: left out {left_out}")));
+    left_out.iter().for_each(|left_out| output.say(&format!("note: omitted {left_out}")));
     Ok(())
 }
 

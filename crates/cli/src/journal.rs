@@ -1,4 +1,4 @@
-//! `bulkhead journal`: what calls cost in journal bytes.
+//! `bulkhead journal`: the cost of system calls in journal bytes.
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::observe::cost::CallCost;
@@ -12,14 +12,13 @@ use crate::demo::fault;
 use crate::output::{Output, table};
 use crate::progress::Steps;
 
-/// Titles of the columns.
+/// Column titles.
 const HEADERS: [&str; 8] = ["call", "mean", "std dev", "cv", "paper", "paper's cv", "per commit", "per call"];
 
-/// Measures the costs of calls and prints them beside the paper's.
+/// Measures the costs of system calls, and prints them next to the paper's.
 ///
 /// # Errors
-/// `PermissionDenied` without root, `Unsupported` without a program that makes the file systems, and what the measurement failed
-/// with.
+/// `PermissionDenied` without root, `Unsupported` without `mkfs` for one of the file systems, and errors of the measurement.
 pub(crate) fn calibrate(args: &JournalCalibrateArgs, output: &Output) -> Result<(), Fault> {
     let object = "journal calibration";
     if !rustix::process::geteuid().is_root() {
@@ -27,8 +26,8 @@ pub(crate) fn calibrate(args: &JournalCalibrateArgs, output: &Output) -> Result<
             Fault::new(Code::PermissionDenied, object, "creating a file system requires root").hint("run it with sudo")
         );
     }
-    let asked = |features: &Features| args.features.is_empty() || args.features.contains(features);
-    let features: Vec<Features> = Features::ALL.into_iter().filter(asked).collect();
+    let requested = |features: &Features| args.features.is_empty() || args.features.contains(features);
+    let features: Vec<Features> = Features::ALL.into_iter().filter(requested).collect();
     if let Some((program, package)) =
         features.iter().map(|features| features.mkfs()).find(|(program, _)| find_program(program).is_none())
     {

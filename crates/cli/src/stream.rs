@@ -45,7 +45,7 @@ pub(crate) async fn write(
     bar: &ProgressBar,
 ) -> Result<JobResult, Fault> {
     let Stream { job, socket, ahead } = stream;
-    let mut copying = on_a_thread(move || {
+    let mut copying = spawn_copy(move || {
         let failed = |error: io::Error| {
             let code = if error.kind() == io::ErrorKind::StorageFull { Code::NoSpace } else { Code::Internal };
             Fault::new(code, "standard output", format!("it cannot be written ({error})"))
@@ -77,9 +77,9 @@ pub(crate) async fn feed(
     bar: &ProgressBar,
 ) -> Result<JobResult, Fault> {
     let Stream { job, socket, .. } = stream;
-    // The job takes a closed socket for a client that has gone.
+    // The job interprets a closed socket as a client that has disconnected.
     let ours = socket.try_clone().map_err(|error| Fault::new(Code::Internal, "stream", error))?;
-    let mut copying = on_a_thread(move || {
+    let mut copying = spawn_copy(move || {
         let mut out = Feed { socket, is_read: true };
         let fed = feed(&mut out);
         if out.is_read {
@@ -105,7 +105,7 @@ impl Feed {
     ///
     /// # Errors
     /// A failed read of the input, and a job that has stopped reading.
-    pub(crate) fn all_of(&mut self, input: &mut impl Read, name: &str) -> Result<(), Fault> {
+    pub(crate) fn copy_from(&mut self, input: &mut impl Read, name: &str) -> Result<(), Fault> {
         let failed = |error: io::Error| Fault::new(Code::Internal, name, format!("it cannot be transferred ({error})"));
         let mut buffer = vec![0; BUFFER_BYTES];
         loop {
@@ -132,7 +132,7 @@ impl Write for Feed {
 /// A copying thread, which is not joined when the job fails.
 struct Copying(Option<oneshot::Receiver<Result<(), Fault>>>);
 
-fn on_a_thread(work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> Copying {
+fn spawn_copy(work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> Copying {
     let (ended, end) = oneshot::channel();
     // The receiver may be gone.
     thread::spawn(move || drop(ended.send(work())));

@@ -97,7 +97,7 @@ pub(crate) async fn receive(args: ReceiveArgs, client: &Client, output: &Output)
         Streamed::Stream(stream) => stream,
     };
     let bar = progress::bytes("received", Some(header.data_bytes), output);
-    let feed = move |out: &mut Feed| out.all_of(&mut Cursor::new(start).chain(input), "standard input");
+    let feed = move |out: &mut Feed| out.copy_from(&mut Cursor::new(start).chain(input), "standard input");
     let done = stream::feed(client, stream, feed, &bar).await;
     bar.finish_and_clear();
     if let JobResult::Received(done) = done? {

@@ -39,9 +39,9 @@ fn document(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap()
 }
 
-/// Rust files below a folder.
-fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+/// Collects the Rust files in a directory and its subdirectories.
+fn rust_files(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap().map(Result::unwrap) {
         let path = entry.path();
         if entry.file_type().unwrap().is_dir() {
             rust_files(&path, found);
@@ -51,7 +51,7 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// What the Rust files of the workspace have.
+/// Tests and cases in the Rust files of the workspace.
 struct Sources {
     /// Modules with tests, as paths: `…/crates/core/trim`, `…/crates/engine/http/tests/streams`.
     modules: Vec<String>,
@@ -63,8 +63,8 @@ struct Sources {
 impl Sources {
     fn read() -> Self {
         let mut paths = Vec::new();
-        for folder in ["crates", "fuzz", "xtask"] {
-            rust_files(&root().join(folder), &mut paths);
+        for directory in ["crates", "fuzz", "xtask"] {
+            rust_files(&root().join(directory), &mut paths);
         }
         let mut sources = Self { modules: Vec::new(), functions: BTreeSet::new(), cases: BTreeSet::new() };
         for path in paths {

@@ -1,4 +1,4 @@
-//! Measures a device, with the daemon making what is needed.
+//! Measures a device, on scratch volumes that the daemon creates.
 
 use bulkhead_api::client::Client;
 use bulkhead_core::error::Fault;
@@ -9,7 +9,7 @@ use bulkhead_measure::cgroup_run::Cancel;
 use super::Daemon;
 use crate::demo;
 
-/// On the only thread of this process: it waits for loads, which end with it, and asks the daemon in between.
+/// Runs on the only thread of this process: it waits for load generators, which end with it, and sends requests to the daemon in between.
 pub(super) fn run(task: MeasureTask, daemon: &Daemon) -> Result<Outcome, Fault> {
     let MeasureTask { device, pool, verify, socket } = task;
     let object = format!("device {device}");
@@ -17,7 +17,7 @@ pub(super) fn run(task: MeasureTask, daemon: &Daemon) -> Result<Outcome, Fault> 
     let fault = |error| demo::fault(&object, error);
     request.cancel.on_signals().map_err(fault)?;
     daemon.say(&Report::Ready)?;
-    // Who does not listen any more has this process ended.
+    // If the daemon no longer reads reports, it has ended this process.
     let mut on_step = |event: Event<'_>| {
         drop(daemon.say(&match event {
             Event::Step(done, of, doing) => {
