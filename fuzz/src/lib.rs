@@ -10,13 +10,13 @@ mod archive;
 mod index;
 mod input;
 mod layers;
-mod siblings;
+mod peers;
 mod stream;
 
 pub use archive::{archive, layout};
 pub use index::index;
 pub use layers::layers;
-pub use siblings::siblings;
+pub use peers::peers;
 pub use stream::stream;
 
 #[cfg(test)]

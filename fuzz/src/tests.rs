@@ -9,7 +9,7 @@ const TARGETS: [(&str, Target); 6] = [
     ("stream", crate::stream),
     ("index", crate::index),
     ("layers", crate::layers),
-    ("siblings", crate::siblings),
+    ("peers", crate::peers),
     ("archive", crate::archive),
     ("layout", crate::layout),
 ];

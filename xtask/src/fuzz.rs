@@ -15,7 +15,7 @@ use crate::{check, lab};
 const CARGO_FUZZ_VERSION: &str = "0.13.2";
 
 /// All targets, as in `fuzz/Cargo.toml`.
-const TARGETS: [&str; 6] = ["stream", "index", "layers", "siblings", "archive", "layout"];
+const TARGETS: [&str; 6] = ["stream", "index", "layers", "peers", "archive", "layout"];
 
 /// The longest input: some blocks of an archive.
 const MAX_INPUT_BYTES: u32 = 16 << 10;
@@ -25,7 +25,7 @@ const INPUT_SECONDS: u32 = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Which targets: stream, index, layers, siblings, archive, layout (default: all).
+    /// Which targets: stream, index, layers, peers, archive, layout (default: all).
     targets: Vec<String>,
     /// How long each is run, in seconds.
     #[arg(long, default_value_t = 600)]

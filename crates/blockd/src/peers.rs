@@ -102,7 +102,7 @@ pub enum PeersError {
 pub fn start(roots: &Roots, begin: impl FnOnce()) -> Result<(), PeersError> {
     let dir = servers::dir(roots);
     fs::create_dir_all(&dir).map_err(failed("make the directory of servers"))?;
-    let log = dir.join("siblings.log");
+    let log = dir.join("peers.log");
     match background::split(roots, &log)? {
         Side::Foreground { said } if said == READY => Ok(()),
         Side::Foreground { said } if said.is_empty() => {

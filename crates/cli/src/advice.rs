@@ -51,7 +51,7 @@ pub(crate) fn advice(reason: &Reason) -> String {
         Reason::ReadFromFixed => "omit `--read-from` and `--domain`, or use a directory pool".to_owned(),
         Reason::DomainNeedsPeers => "use `--read-from peers` or `--read-from disk`".to_owned(),
         Reason::PeersNeedIndex => "use `--read-from host-cache`, or a directory pool".to_owned(),
-        Reason::PeersUnreadable => "`/run/bulkhead/blockd/siblings.log` may say why; a clone created with `--read-from host-cache` needs no peers".to_owned(),
+        Reason::PeersUnreadable => "`/run/bulkhead/blockd/peers.log` may say why; a clone created with `--read-from host-cache` needs no peers".to_owned(),
         Reason::SharingNeedsUblk => "`modprobe ublk_drv`, or clone the snapshot without `--read-from`".to_owned(),
         Reason::NeedsDirectoryPool => "use a directory pool (`bulkhead pool create NAME --dir PATH`), or copy the files".to_owned(),
         Reason::ReceiveIncomplete { volume } => format!("resume the transfer with the token that `bulkhead volume receive {volume} --token` prints"),

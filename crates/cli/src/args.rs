@@ -136,8 +136,8 @@ pub(crate) enum Command {
     #[command(name = bulkhead_core::serve::COMMAND, hide = true)]
     Blockd(BlockdArgs),
     /// Read mounted volumes on behalf of the block servers of their peers, in the background (internal)
-    #[command(name = "siblings", hide = true)]
-    Siblings,
+    #[command(name = "peers", hide = true)]
+    Peers,
     /// Perform one action in a separate process, so that the daemon does not block on it (internal)
     #[command(name = bulkhead_engine::kernel::apart::COMMAND, hide = true)]
     Act {

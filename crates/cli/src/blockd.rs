@@ -32,7 +32,7 @@ fn spec(text: &str) -> Result<ServeSpec, Fault> {
 ///
 /// # Errors
 /// When it cannot be started.
-pub(crate) fn siblings() -> Result<(), Fault> {
+pub(crate) fn peer_reader() -> Result<(), Fault> {
     peers::start(&Roots::host(), try_start_log)
         .map_err(|error| Fault::new(Code::Internal, "peer reader", chain(&error)))
 }

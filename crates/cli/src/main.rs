@@ -65,7 +65,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Enter(args) => Ok(run::enter(args, &client, output)),
         Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Blockd(args) => blockd::run(&args, output).map(|()| ExitCode::SUCCESS),
-        Command::Siblings => blockd::siblings().map(|()| ExitCode::SUCCESS),
+        Command::Peers => blockd::peer_reader().map(|()| ExitCode::SUCCESS),
         Command::Act { action } => apart::act(&action, std::io::stdout().lock()).map(|()| ExitCode::SUCCESS),
         Command::Work { spec } => work::run(&spec).map(|()| ExitCode::SUCCESS),
         Command::Load(args) => bulkhead_measure::load::main(&args)

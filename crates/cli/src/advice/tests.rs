@@ -157,7 +157,7 @@ fn hints() -> Vec<(Reason, &'static str)> {
         (Reason::PeersNeedIndex, "use `--read-from host-cache`, or a directory pool"),
         (
             Reason::PeersUnreadable,
-            "`/run/bulkhead/blockd/siblings.log` may say why; a clone created with `--read-from host-cache` needs no peers",
+            "`/run/bulkhead/blockd/peers.log` may say why; a clone created with `--read-from host-cache` needs no peers",
         ),
         (Reason::SharingNeedsUblk, "`modprobe ublk_drv`, or clone the snapshot without `--read-from`"),
         (

@@ -50,7 +50,7 @@ impl Reason {
             Self::ReadFromFixed => "do not choose where shared blocks are read from, or use a directory pool".to_owned(),
             Self::DomainNeedsPeers => "read shared blocks from peers (drr), or from disk (off)".to_owned(),
             Self::PeersNeedIndex => "read shared blocks through the host page cache (base), or use a directory pool".to_owned(),
-            Self::PeersUnreadable => "`/run/bulkhead/blockd/siblings.log` may say why; a clone that reads shared blocks through the host page cache (base) needs no peers".to_owned(),
+            Self::PeersUnreadable => "`/run/bulkhead/blockd/peers.log` may say why; a clone that reads shared blocks through the host page cache (base) needs no peers".to_owned(),
             Self::SharingNeedsUblk => "`modprobe ublk_drv`, or create a clone that does not share memory".to_owned(),
             Self::NeedsDirectoryPool => "use a directory pool, or copy the files".to_owned(),
             Self::ReceiveIncomplete { volume } => format!("resume the transfer with the resume token of {volume}"),

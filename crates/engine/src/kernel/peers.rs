@@ -59,7 +59,7 @@ impl Kernel {
                 Ok(None) if started => return Err(failed("the peer reader", &"it is not running")),
                 Ok(None) => {}
             }
-            Tool::bulkhead(&self.program).arg("siblings").run().map_err(|error| error.fault(object()))?;
+            Tool::bulkhead(&self.program).arg("peers").run().map_err(|error| error.fault(object()))?;
         }
         Ok(Outcome::UNCHANGED)
     }

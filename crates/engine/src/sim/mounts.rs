@@ -34,7 +34,7 @@ impl World {
                 if self.busy.contains(target) {
                     return Err(Fault::new(Code::InUse, target.display(), "a process keeps it busy"));
                 }
-                assert!(self.peers.values().all(|lent| lent != target), "siblings keep it from being unmounted");
+                assert!(self.peers.values().all(|lent| lent != target), "a peer still reads from it");
                 self.journals.remove(target);
                 self.mounts.remove(target).is_some()
             }
@@ -55,7 +55,7 @@ impl World {
                 true
             }
             A::AttachPeer { volume, target, .. } => {
-                assert!(self.mounts.contains_key(target), "what is not mounted was lent to siblings");
+                assert!(self.mounts.contains_key(target), "a volume that is not mounted was attached as a peer");
                 self.peers.insert(*volume, target.clone()).as_ref() != Some(target)
             }
             A::DetachPeer { volume } => self.peers.remove(volume).is_some(),

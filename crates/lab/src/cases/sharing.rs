@@ -19,7 +19,7 @@ use crate::protocol::ExitStatus;
 
 pub(super) const CASES: &[Case] = &[
     Case {
-        name: "siblings_share",
+        name: "peers_share",
         about: "a clone's first read of a block that a peer has read comes from the peer's memory, the host's, or the \
                 disk, as requested; never from another domain; the heat map shows it, and nothing is left behind",
         kernels: &[Kernel::V6_12],
@@ -28,7 +28,7 @@ pub(super) const CASES: &[Case] = &[
         run: |ctx| Box::pin(share(ctx)),
     },
     Case {
-        name: "siblings_hold",
+        name: "peers_hold",
         about: "clones read the image's contents from a peer while the peer's files change in every way, its server is \
                 killed, stopped or hangs, it is unmounted, or the reader is killed; a damaged index is not used",
         kernels: &[Kernel::V6_12],
@@ -40,8 +40,8 @@ pub(super) const CASES: &[Case] = &[
 
 /// Run by name only: it takes ten minutes.
 pub(super) const SOAK: &[Case] = &[Case {
-    name: "siblings_narrow",
-    about: "the first part of siblings_hold with one and two requests in flight per volume, and with memory.max hardly \
+    name: "peers_narrow",
+    about: "the first part of peers_hold with one and two requests in flight per volume, and with memory.max hardly \
             above the locked memory of the block servers: no clone hangs, and none reads other data",
     kernels: &[Kernel::V6_12],
     profile: SLOW,
@@ -51,7 +51,7 @@ pub(super) const SOAK: &[Case] = &[Case {
 
 /// The pool is on a slow disk, so that reads can be caught in flight.
 const SLOW: Profile = Profile {
-    name: "siblings",
+    name: "peers",
     clock: Clock::Wall,
     cpus: 2,
     disks: &[
@@ -97,7 +97,7 @@ async fn tear_down(ctx: &Ctx, daemon: Daemon, clones: &[(&str, &[&str])]) -> Res
     json(ctx, &["volume", "rm", "file/image"]).await?;
     let left = ctx
         .machine
-        .sh(&format!("ls {POOL}; find /run/bulkhead/blockd ! -type d; pgrep -fa 'exe siblings$' || true"))
+        .sh(&format!("ls {POOL}; find /run/bulkhead/blockd ! -type d; pgrep -fa 'exe peers$' || true"))
         .await?;
     ensure!(left.trim() == "bulkhead-pool", "something is left: {left}");
     kernel_is_silent(ctx).await?;
@@ -355,10 +355,10 @@ async fn unmounted_and_killed(ctx: &Ctx) -> Result<()> {
         json(ctx, &["tenant", "rm", "one"]).await.with_context(|| format!("round {round}"))?;
         attach(ctx, "one").await?;
         verify(ctx, "one").await?;
-        ctx.machine.sh("pkill -9 -f 'exe siblings$'").await?;
+        ctx.machine.sh("pkill -9 -f 'exe peers$'").await?;
         ctx.machine
             .wait_until("the reader is restarted", Duration::from_secs(60), async || {
-                Ok(ctx.machine.sh("pgrep -f 'exe siblings$'").await.ok())
+                Ok(ctx.machine.sh("pgrep -f 'exe peers$'").await.ok())
             })
             .await?;
     }
@@ -392,7 +392,7 @@ async fn damaged_index(ctx: &Ctx) -> Result<()> {
         verify(ctx, "two").await?;
         let heat = heat(ctx, "two").await?;
         ensure!(heat.peer == 0, "a damaged index is used: {heat:?} after {damage}");
-        let log = ctx.machine.sh("cat /run/bulkhead/blockd/siblings.log").await?;
+        let log = ctx.machine.sh("cat /run/bulkhead/blockd/peers.log").await?;
         ensure!(log.contains(&index), "the log does not mention it: {log}");
         ctx.machine.sh(&format!("cp --preserve=all /run/index {index}")).await?;
     }

@@ -1,10 +1,10 @@
-//! What block servers, the daemon and the process that reads siblings say to each other.
+//! What block servers, the daemon and the process that reads peers say to each other.
 
 use bulkhead_formats::index::FileId;
 use bulkhead_formats::peers::{Answer, Found, Hello, Read};
 
 /// A packet.
-pub fn siblings(bytes: &[u8]) {
+pub fn peers(bytes: &[u8]) {
     if let Some(read) = Read::decode(bytes) {
         assert_eq!(read.encode(), *bytes, "a read says more than it says");
         assert!(read.block.checked_add(u64::from(read.count)).and_then(|end| end.checked_mul(4096)).is_some());
