@@ -57,7 +57,7 @@ fn described(mut input: Input<'_>, content: Uuid, how: u8) -> Vec<u8> {
     }
     bytes.extend(checker.checksum());
     if how & 8 == 0 {
-        let len = usize::try_from(head.hashes_at().saturating_add(blocks * 16)).unwrap_or(usize::MAX);
+        let len = usize::try_from(head.hashes_offset().saturating_add(blocks * 16)).unwrap_or(usize::MAX);
         bytes.resize(len.min(1 << 20), 0);
     }
     bytes

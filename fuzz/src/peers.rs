@@ -18,7 +18,7 @@ pub fn peers(bytes: &[u8]) {
     }
     let _ = serde_json::from_slice::<Answer>(bytes);
     for kind in [1, 0x81] {
-        if let Some(file) = FileId::of_handle(kind, bytes) {
+        if let Some(file) = FileId::from_handle(kind, bytes) {
             assert_eq!(file.handle(kind).as_deref(), Some(bytes));
         }
     }

@@ -3,7 +3,7 @@
 use bulkhead_blockd::transfer::{Receiver, Target};
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_formats::staging;
-use bulkhead_formats::stream::{Checksums, Record, encode_head};
+use bulkhead_formats::stream::{ChecksumChain, Record, encode_head};
 
 use crate::input::{Input, scratch};
 
@@ -27,7 +27,7 @@ fn described(mut input: Input<'_>, is_cut: bool) -> Vec<u8> {
     stream.extend(text);
     let sum = blake3::hash(&stream);
     stream.extend(sum.as_bytes());
-    let mut sums = Checksums::after(&stream);
+    let mut sums = ChecksumChain::after(&stream);
     while !input.is_empty() {
         let (kind, offset, len) = (input.byte(), input.small() * BLOCK_BYTES, (input.small() & 0xff) * BLOCK_BYTES);
         let head = match kind {

@@ -1,5 +1,5 @@
-//! Makes a base of a staging file in which a file system was made: what holds zeroes becomes holes, and what is left gets a name that
-//! follows from it, so that equal bases are one.
+//! Completes the staging file of an imported base: punches holes for blocks of zeroes, and derives the base's name from its content, so
+//! that equal bases are stored once.
 
 use std::io;
 use std::ops::Range;
@@ -16,10 +16,11 @@ use uuid::Uuid;
 
 use crate::transfer::{TransferError, ZEROES, failed, runs_of_blocks};
 
-/// Makes holes of the zeroes in a staging file. `progress` hears how much was read. Returns the name of what it holds.
+/// Punches holes for the zeroes in a staging file, and returns the name of its content. `progress` is called with the bytes read so
+/// far.
 ///
 /// # Errors
-/// [`TransferError`]; the staging file is as good as none then.
+/// [`TransferError`]; the staging file is useless then.
 pub fn seal(staging: &StagingFile, size: Bytes, mut progress: impl FnMut(Bytes)) -> Result<Uuid, TransferError> {
     let file = staging.file();
     let mut ranges: Vec<Range<u64>> = Vec::new();

@@ -1,8 +1,9 @@
-//! Prepares an image while it is served: writes zeroes where nothing was ever written, a little at a time, so that the volume's
-//! own writes cost the host's file system no transaction any more.
+//! Prepares an image while it is served: writes zeroes to unwritten blocks, one part at a time, so that later writes of the volume
+//! need no transaction of the host's file system.
 //!
-//! What the volume writes at the same time must win. So each write says where it is, also while there is nothing to fill: more may come
-//! while it is under way. It waits while that is being filled; the filler begins a part when no write to it is under way.
+//! Concurrent writes of the volume must win. Each write therefore registers its range at the [`Gate`], even if nothing is left to
+//! fill, because the image may grow while the write is in flight. It waits while its range is being filled; the filler starts a part
+//! when no write to it is in flight.
 
 use std::io;
 use std::ops::Range;
@@ -20,34 +21,34 @@ use bulkhead_sys::ublk::queue::Request;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// The filler waits until the volume has been idle for this long …
+/// The filler waits until the volume has been idle for this time …
 const IDLE: Duration = Duration::from_millis(50);
 
-/// … but not longer than this: at worst it writes a MiB in each.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// … but no longer than this: it fills at least one MiB in this time.
+const MAX_IDLE_WAIT: Duration = Duration::from_millis(250);
 
-/// After how long it is tried again when the image cannot be filled.
-const AGAIN: Duration = Duration::from_secs(60);
+/// Delay before a failed fill is retried.
+const RETRY_DELAY: Duration = Duration::from_secs(60);
 
-/// The place of flushes, which no image has: they do not wait while a part is filled, but while [`ALL`] is held.
+/// The range that stands for flushes, beyond the end of any image: they wait only while [`ALL`] is held.
 pub(crate) const FLUSHES: Range<u64> = u64::MAX - 1..u64::MAX;
 
-/// All of an image, and its flushes.
+/// The whole image and its flushes.
 pub(crate) const ALL: Range<u64> = 0..u64::MAX;
 
-/// Keeps what the volume writes and what is written for it in the background apart.
+/// Keeps writes of the volume and background writes to the same blocks apart.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// Whether nobody works on parts any more, for good.
+    /// All background work is done, for good.
     open: AtomicBool,
-    /// Whether a flush has failed since the server began: what was written before it may be lost, whatever a later one says.
+    /// A flush has failed since the server started: earlier writes may be lost even if a later flush succeeds.
     flush_failed: AtomicBool,
-    /// Whether one in the background failed, of which the volume was not told yet.
-    untold: AtomicBool,
-    /// Counts requests, so that the filler sees whether there are any.
+    /// A background flush has failed, which the volume does not know yet.
+    flush_error_pending: AtomicBool,
+    /// Counts requests, by which the filler detects idle time.
     requests: AtomicU64,
     state: Mutex<State>,
-    /// A write has ended, or there is more to fill.
+    /// Signals a completed write, or growth.
     changed: Condvar,
 }
 
@@ -55,22 +56,22 @@ pub(crate) struct Gate {
 struct State {
     /// The size that the image is known to have.
     size: Bytes,
-    /// The image has grown since the filler looked at its size.
+    /// The image has grown since the filler read its size.
     grown: bool,
-    /// What is being filled.
+    /// The range that is being filled.
     part: Option<Part>,
-    /// Writes that are under way.
+    /// Ranges of the writes in flight.
     writes: Vec<Range<u64>>,
 }
 
 #[derive(Debug)]
 struct Part {
     range: Range<u64>,
-    /// Can be read from when it is filled, and ever after.
+    /// Becomes readable when the part is filled, and stays so.
     filled: Arc<OwnedFd>,
 }
 
-/// A write that is under way.
+/// A write in flight; its range is released on drop.
 #[derive(Debug)]
 pub(crate) struct Pass<'a> {
     gate: &'a Gate,
@@ -78,20 +79,20 @@ pub(crate) struct Pass<'a> {
 }
 
 impl Gate {
-    /// A gate whose filler has yet to begin with an image of this size.
+    /// A gate for an image of this size, of which nothing is filled yet.
     pub(crate) fn new(size: Bytes) -> Self {
         let state = Mutex::new(State { size, ..State::default() });
         Self {
             open: false.into(),
             flush_failed: false.into(),
-            untold: false.into(),
+            flush_error_pending: false.into(),
             requests: AtomicU64::new(0),
             state,
             changed: Condvar::new(),
         }
     }
 
-    /// Says that the image has grown to this size, before any request for what it has got comes.
+    /// Records that the image has grown to this size. Called before any request for the new blocks.
     pub(crate) fn grow(&self, size: Bytes) {
         let mut state = self.state();
         state.grown = true;
@@ -99,20 +100,19 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// How much there is to fill. A growth that fails takes back what the file had for a moment, and nobody was told of.
+    /// The size up to which to fill. A growth that fails may have made the file larger for a moment; that is not counted.
     fn size(&self) -> Bytes {
         self.state().size
     }
 
-    /// Says that there is a request, whatever it is.
+    /// Counts a request of any kind.
     pub(crate) fn count(&self) {
         if !self.open.load(Ordering::Relaxed) {
             self.requests.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Lets a write to a range go on when the range is not being filled; its place is taken until the pass is dropped. `None` when
-    /// nobody works on parts any more.
+    /// Registers a write to a range, after the fill of that range if one is in progress. `None` if all background work is done.
     ///
     /// # Errors
     /// When the ring has no room to wait.
@@ -128,26 +128,26 @@ impl Gate {
         }
     }
 
-    /// Fails once after each failed flush in the background. Who asks for one next is the one to be told: what the volume had written may
-    /// be lost, and the kernel says so only to the first who asks.
+    /// Returns the error of a failed background flush, once. The volume's next flush has to fail with it: writes of the volume may be
+    /// lost, and the kernel reports that to the first caller of fdatasync only.
     ///
     /// # Errors
     /// `EIO`.
-    pub(crate) fn tell_failure(&self) -> io::Result<()> {
-        if self.untold.swap(false, Ordering::AcqRel) { Err(Errno::IO.into()) } else { Ok(()) }
+    pub(crate) fn take_flush_error(&self) -> io::Result<()> {
+        if self.flush_error_pending.swap(false, Ordering::AcqRel) { Err(Errno::IO.into()) } else { Ok(()) }
     }
 
-    /// Says that a flush failed of which the volume is told.
-    pub(crate) fn note_failed_flush(&self) {
+    /// Records a failed flush that is reported to the volume.
+    pub(crate) fn record_failed_flush(&self) {
         self.flush_failed.store(true, Ordering::Release);
     }
 
-    /// Whether a flush has failed since the server began.
+    /// Whether a flush has failed since the server started.
     pub(crate) fn has_failed_flush(&self) -> bool {
         self.flush_failed.load(Ordering::Acquire)
     }
 
-    /// Fails after any failed flush.
+    /// Fails if any flush has failed.
     ///
     /// # Errors
     /// `EIO`.
@@ -158,15 +158,15 @@ impl Gate {
     /// Flushes in the background.
     ///
     /// # Errors
-    /// `flush`'s, which the volume is told of with its next flush.
+    /// Those of `flush`; the volume's next flush fails, too.
     pub(crate) fn flush<T, E>(&self, flush: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         flush().inspect_err(|_| {
-            self.note_failed_flush();
-            self.untold.store(true, Ordering::Release);
+            self.record_failed_flush();
+            self.flush_error_pending.store(true, Ordering::Release);
         })
     }
 
-    /// A pass, or what can be read from when it is worth another try.
+    /// A pass, or an eventfd that becomes readable when another attempt makes sense.
     fn try_enter(&self, range: &Range<u64>) -> Result<Pass<'_>, Arc<OwnedFd>> {
         let mut state = self.state();
         match &state.part {
@@ -178,10 +178,10 @@ impl Gate {
         }
     }
 
-    /// Does some work on a part when nothing is being written to it; what comes meanwhile waits.
+    /// Waits for the writes in flight to a range, and runs `work`; later writes to it wait.
     ///
     /// # Errors
-    /// When there is nothing to wait by; the work is not done then.
+    /// When no eventfd can be created; the work is not done then.
     pub(crate) fn hold<T>(&self, range: Range<u64>, work: impl FnOnce() -> T) -> io::Result<T> {
         let filled = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         let mut state = self.state();
@@ -192,12 +192,12 @@ impl Gate {
         drop(state);
         let done = work();
         self.state().part = None;
-        // It has room for one.
+        // Cannot block: the counter is zero.
         let _ = rustix::io::write(&filled, &1u64.to_ne_bytes());
         Ok(done)
     }
 
-    /// Says that nobody works on parts any more, for good.
+    /// Ends the gate: all background work is done, for good.
     pub(crate) fn open(&self) {
         self.open.store(true, Ordering::Release);
     }
@@ -206,9 +206,9 @@ impl Gate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a moment in which the volume is idle, for a while. `seen` is how many requests there had been before.
+    /// Waits until the volume is idle, for at most [`MAX_IDLE_WAIT`]. `seen` is the number of requests at the last call.
     pub(crate) fn wait_for_idle(&self, seen: &mut u64) {
-        let give_up = Instant::now() + PATIENCE;
+        let give_up = Instant::now() + MAX_IDLE_WAIT;
         loop {
             let requests = self.requests.load(Ordering::Relaxed);
             let idle = requests == *seen;
@@ -220,7 +220,7 @@ impl Gate {
         }
     }
 
-    /// Waits until there is more to fill.
+    /// Waits until the image grows.
     fn wait_for_growth(&self) {
         let mut state = self.state();
         while !state.grown {
@@ -229,10 +229,10 @@ impl Gate {
         state.grown = false;
     }
 
-    /// Waits until what could not be filled is worth another try.
-    fn wait_to_try_again(&self) {
+    /// Waits for [`RETRY_DELAY`], or until the image grows.
+    fn wait_to_retry(&self) {
         let state = self.state();
-        let waited = self.changed.wait_timeout_while(state, AGAIN, |state| !state.grown);
+        let waited = self.changed.wait_timeout_while(state, RETRY_DELAY, |state| !state.grown);
         waited.unwrap_or_else(PoisonError::into_inner).0.grown = false;
     }
 }
@@ -249,13 +249,13 @@ impl Drop for Pass<'_> {
     }
 }
 
-/// Fills an image, and what it grows by, as long as this process lives. What cannot be filled can be used all the same.
+/// Fills an image, and again after each growth, for the lifetime of this process. An error does not keep the volume from working.
 pub(crate) fn run(gate: &Gate, filler: &Filler) {
     loop {
         match fill_all(gate, filler) {
             Err(error) => {
-                tracing::error!(why = chain(&error), "the image cannot be prepared");
-                gate.wait_to_try_again();
+                tracing::error!(why = chain(&error), "cannot prepare the image");
+                gate.wait_to_retry();
                 continue;
             }
             Ok(Bytes(0)) => {}
@@ -273,7 +273,7 @@ fn fill_all(gate: &Gate, filler: &Filler) -> Result<Bytes, FileError> {
         let filled = gate.hold(part.clone(), || filler.fill(part));
         sum += filled.map_err(|source| filler.failed("wait for writes to", source))??.0;
     }
-    // What the volume makes durable meanwhile would not hear of it when this fails.
+    // Flushes of the volume wait: one that ran at the same time would miss the error of this one.
     let flushed = gate.hold(ALL, || gate.flush(|| filler.finish()));
     flushed.map_err(|source| filler.failed("wait for flushes of", source))??;
     Ok(Bytes(sum))
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_and_what_is_filled_wait_for_each_other() {
+    fn writes_and_the_filler_wait_for_each_other() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         image::create(&path, Bytes::mib(4), Provision::Full).unwrap();
@@ -311,11 +311,11 @@ mod tests {
             while gate.state().part.is_none() {
                 std::thread::yield_now();
             }
-            // Beside the part it may go on, in it it has to wait.
+            // Writes outside the part do not wait, writes to it do.
             drop(gate.try_enter(&(Bytes::MIB..2 * Bytes::MIB)).unwrap());
             drop(gate.try_enter(&FLUSHES).unwrap());
             let waits = gate.try_enter(&(4096..8192)).unwrap_err();
-            assert!(!filling.is_finished(), "it is filled while it is written to");
+            assert!(!filling.is_finished(), "it is filled during a write");
             file.write_all_at(&[7; 8192], 8192).unwrap();
             file.sync_all().unwrap();
             drop(write);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_before_there_is_more_is_waited_for_as_well() {
+    fn the_filler_waits_for_writes_that_began_before_a_growth() {
         let gate = Gate::new(Bytes::mib(4));
         // All is filled.
         let write = gate.try_enter(&(0..4096)).unwrap();
@@ -341,7 +341,7 @@ mod tests {
             while gate.state().part.is_none() {
                 std::thread::yield_now();
             }
-            assert!(!filling.is_finished(), "it is filled while it is written to");
+            assert!(!filling.is_finished(), "it is filled during a write");
             drop(write);
             filling.join().unwrap();
         });
@@ -349,10 +349,10 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_already_is_not_waited_for() {
+    fn a_growth_that_was_recorded_before_is_not_waited_for() {
         let gate = Gate::new(Bytes::mib(4));
         gate.grow(Bytes::mib(5));
-        gate.wait_to_try_again();
+        gate.wait_to_retry();
         assert!(!gate.state().grown);
         gate.grow(Bytes::mib(6));
         gate.wait_for_growth();
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_waits_for_nothing_but_what_holds_all() {
+    fn a_flush_waits_only_while_all_is_held() {
         let gate = Gate::new(Bytes::mib(4));
         gate.hold(0..Bytes::mib(4).0, || drop(gate.try_enter(&FLUSHES).unwrap())).unwrap();
         gate.hold(ALL, || gate.try_enter(&FLUSHES).unwrap_err()).unwrap();
@@ -368,16 +368,16 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_flush_in_the_background_is_told_once_and_not_forgotten() {
+    fn a_failed_background_flush_is_reported_once_and_remembered() {
         let gate = Gate::new(Bytes::mib(4));
         gate.flush(|| Ok::<_, ()>(())).unwrap();
-        gate.tell_failure().unwrap();
+        gate.take_flush_error().unwrap();
         assert!(!gate.has_failed_flush());
         gate.flush(|| Err::<(), _>(())).unwrap_err();
-        // The kernel says nothing of it any more.
+        // The kernel does not report the error again.
         gate.flush(|| Ok::<_, ()>(())).unwrap();
-        assert_eq!(gate.tell_failure().unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
-        gate.tell_failure().unwrap();
+        assert_eq!(gate.take_flush_error().unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+        gate.take_flush_error().unwrap();
         assert!(gate.has_failed_flush());
     }
 }

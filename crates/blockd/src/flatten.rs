@@ -1,4 +1,4 @@
-//! Makes an image independent of what lies below it, while it is served: copies what it does not own, a little at a time.
+//! Makes an image independent of its layers while it is served: copies the blocks that it does not own, one part at a time.
 
 use std::io;
 use std::ops::Range;
@@ -19,29 +19,28 @@ use crate::image::Image;
 use crate::layers::Layers;
 use crate::volume::Volume;
 
-/// After how long it is tried again when it cannot be done: there may be no space.
-const AGAIN: Duration = Duration::from_secs(60);
+/// Delay before a failed attempt is retried; the pool may have been full.
+const RETRY_DELAY: Duration = Duration::from_secs(60);
 
-/// Copies all that lies below a volume's image, and says then of the image that it lies on nothing.
+/// Copies all blocks of layers into a volume's image, and then detaches the image from its layers.
 pub(crate) fn run(gate: &Gate, volume: &Volume, path: &Path) {
     let (image, Some(layers)) = volume.parts() else { return };
     loop {
         match flatten(gate, image, layers, path) {
             Ok(copied) => {
-                tracing::info!(%copied, "the image lies on no layer any more");
+                tracing::info!(%copied, "the image is flattened");
                 gate.open();
                 return;
             }
-            // What a failed flush has lost cannot be known. This server does not say that the image needs nothing below.
+            // A failed flush may have lost copied blocks, so this server does not detach the image from its layers.
             Err(error) if gate.has_failed_flush() => {
-                let hint =
-                    "when the disk is in order: detach the volume from its tenant, check it, and attach it again";
+                let hint = "repair the disk; then detach the volume from its tenant, check it, and attach it again";
                 tracing::error!(why = chain(&error), hint, "a flush failed: the image is not flattened any further");
                 return;
             }
-            Err(error) => tracing::error!(why = chain(&error), "the image cannot be flattened"),
+            Err(error) => tracing::error!(why = chain(&error), "cannot flatten the image"),
         }
-        process::pause(AGAIN);
+        process::pause(RETRY_DELAY);
     }
 }
 
@@ -50,7 +49,7 @@ fn flatten(gate: &Gate, image: &Image, layers: &Layers, path: &Path) -> Result<B
     let mut buffer = Buffer::new();
     let (mut sum, mut seen) = (0, 0);
     for start in (0..layers.map.end()).step_by(to_usize(CHUNK)) {
-        // A volume that was made smaller has less than its layers.
+        // A volume that was shrunk is smaller than its layers.
         let part = start..(start + CHUNK).min(layers.map.end()).min(image.size().0);
         gate.check_flushes().map_err(failed("flush"))?;
         if layers.map.runs(part.clone()).any(|(_, source)| matches!(source, Source::Layer(_))) {
@@ -59,18 +58,18 @@ fn flatten(gate: &Gate, image: &Image, layers: &Layers, path: &Path) -> Result<B
             sum += copied.map_err(failed("copy to"))?;
         }
     }
-    // No flush of the volume may fail meanwhile, of which this one would not hear.
-    gate.hold(ALL, || leave(gate, image, path)).map_err(failed("wait for writes to"))??;
+    // Flushes of the volume wait: this one would miss the error of a concurrent one.
+    gate.hold(ALL, || detach(gate, image, path)).map_err(failed("wait for writes to"))??;
     Ok(Bytes(sum))
 }
 
-/// Says of an image that it lies on nothing, when all that was copied is durable.
-fn leave(gate: &Gate, image: &Image, path: &Path) -> Result<(), LayerError> {
+/// Makes the copied blocks durable, and detaches the image from its layers.
+fn detach(gate: &Gate, image: &Image, path: &Path) -> Result<(), LayerError> {
     gate.check_flushes().and_then(|()| gate.flush(|| image.file().sync_data())).map_err(io_error("sync", path))?;
-    layer::leave(image.file(), path)
+    layer::detach(image.file(), path)
 }
 
-/// Copies what layers have of a part, to which nobody writes; returns how much that was.
+/// Copies the blocks of layers in a part that is not being written to; returns the number of bytes.
 fn copy(image: &Image, layers: &Layers, part: Range<u64>, buffer: &mut Buffer) -> io::Result<u64> {
     let runs: Vec<_> = layers.map.runs(part).collect();
     let mut sum = 0;

@@ -1,4 +1,4 @@
-//! An image, a file or a thin volume's device, opened for direct I/O, that this process alone serves.
+//! An image: a file or the device of a thin volume, opened for direct I/O and locked for this process.
 
 use std::fs::File;
 use std::io;
@@ -19,21 +19,21 @@ use bulkhead_sys::{block, process};
 use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom, open, seek};
 use rustix::io::Errno;
 
-/// Logical block of a volume, in bytes: what file systems use anyway, and a multiple of every usual device's own.
+/// Logical block size of a volume: the block size of common file systems, and a multiple of the logical block size of common devices.
 const BLOCK_BYTES: u32 = 4096;
 
 const _: () = assert!(cow::BLOCK_BYTES == BLOCK_BYTES as u64);
 
-/// How long a server that was killed may need to let go of the image.
+/// How long a killed server may take to release the image.
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
 
-/// Pause between two tries to lock.
+/// Pause between two attempts to lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// The largest range that is zeroed or discarded in one request: what a slow disk does in a second or so.
+/// The largest range that one request zeroes or discards: about a second on a slow disk.
 const MAX_RANGE: Bytes = Bytes::mib(32);
 
-/// An image cannot be served.
+/// Why an image cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// It cannot be opened or examined.
@@ -47,7 +47,7 @@ pub enum ImageError {
         #[source]
         source: io::Error,
     },
-    /// It is nothing that can be served.
+    /// It is not a file or device that can be served.
     #[error("{image} cannot be served: {reason}")]
     Unsuitable {
         /// The image.
@@ -55,10 +55,10 @@ pub enum ImageError {
         /// Why.
         reason: String,
     },
-    /// What lies below it cannot be used.
+    /// Its layers cannot be used.
     #[error(transparent)]
     Layers(#[from] LayerError),
-    /// A file cannot be looked at.
+    /// A file cannot be examined.
     #[error(transparent)]
     File(#[from] FileError),
 }
@@ -68,20 +68,20 @@ pub enum ImageError {
 pub(crate) struct Image {
     file: File,
     is_device: bool,
-    /// The largest size that was seen, in whole blocks.
+    /// The largest size seen so far, in whole blocks.
     size: AtomicU64,
     rotational: bool,
 }
 
 impl Image {
-    /// Opens an image and locks it against other servers; one that `is_device` also against being mounted.
+    /// Opens an image and locks it against other servers; a device also against being mounted.
     pub(crate) fn open(roots: &Roots, path: &Path, is_device: bool) -> Result<Self, ImageError> {
         let failed = |operation| move |source: io::Error| ImageError::Io { operation, image: path.to_owned(), source };
         let unsuitable = |reason: &str| ImageError::Unsuitable { image: path.to_owned(), reason: reason.to_owned() };
         let file = if is_device { open_device(path)? } else { open_file(path)? };
         let image = Self { file, is_device, size: AtomicU64::new(0), rotational: is_rotational(roots, path) };
-        if image.look_at_size(|_| ()).map_err(failed("examine"))? == 0 {
-            return Err(unsuitable("it has not even one block"));
+        if image.update_size(|_| ()).map_err(failed("examine"))? == 0 {
+            return Err(unsuitable("it is smaller than one block"));
         }
         Ok(image)
     }
@@ -98,16 +98,16 @@ impl Image {
         Bytes(self.size.load(Ordering::Acquire))
     }
 
-    /// How much of a range lies within the image. It may have grown: `before_growth` is called before anybody hears of that. One
-    /// that somebody cut off has what it had, and reading it fails.
+    /// How much of a range lies within the image. If the image has grown, `before_growth` is called before any request uses the new
+    /// size. The size of a truncated image stays, and reads beyond its end fail.
     ///
     /// # Errors
     /// When its size cannot be read.
-    pub(crate) fn held(&self, offset: u64, len: u64, before_growth: impl FnOnce(Bytes)) -> io::Result<u64> {
+    pub(crate) fn available(&self, offset: u64, len: u64, before_growth: impl FnOnce(Bytes)) -> io::Result<u64> {
         let end = offset.saturating_add(len);
         let size = match self.size().0 {
             size if end <= size => size,
-            _ => self.look_at_size(before_growth)?,
+            _ => self.update_size(before_growth)?,
         };
         Ok(size.saturating_sub(offset).min(len))
     }
@@ -124,7 +124,7 @@ impl Image {
         }
     }
 
-    fn look_at_size(&self, before_growth: impl FnOnce(Bytes)) -> io::Result<u64> {
+    fn update_size(&self, before_growth: impl FnOnce(Bytes)) -> io::Result<u64> {
         let block = u64::from(BLOCK_BYTES);
         let now = if self.is_device { seek(&self.file, SeekFrom::End(0))? } else { self.file.metadata()?.len() };
         let now = now / block * block;
@@ -148,14 +148,14 @@ fn open_file(path: &Path) -> Result<File, ImageError> {
             return Err(unsuitable("it is not a regular file"));
         }
         lock(&file, path, FlockOperation::NonBlockingLockExclusive)?;
-        // Meanwhile it may have become a layer, and another file the image.
+        // It may have become a layer meanwhile, and another file the image.
         if file::is_at(&file, path)? {
             return Ok(file);
         }
     }
 }
 
-/// Opens a device for this process alone (`O_EXCL`): nobody mounts it meanwhile.
+/// Opens a device exclusively (`O_EXCL`), so that it cannot be mounted.
 fn open_device(path: &Path) -> Result<File, ImageError> {
     let failed = |operation| move |source: io::Error| ImageError::Io { operation, image: path.to_owned(), source };
     let not_a_device =
@@ -175,7 +175,7 @@ fn open_device(path: &Path) -> Result<File, ImageError> {
     }
 }
 
-/// Locks a file, and waits a while for those who have it.
+/// Locks a file, and waits for up to [`LOCK_LIMIT`].
 pub(crate) fn lock(file: &File, path: &Path, how: FlockOperation) -> Result<(), ImageError> {
     match file::flock_within(file, how, LOCK_LIMIT, || ()) {
         Ok(true) => Ok(()),
@@ -187,7 +187,7 @@ pub(crate) fn lock(file: &File, path: &Path, how: FlockOperation) -> Result<(), 
     }
 }
 
-/// Whether an image lies on a rotating disk; not when that cannot be told.
+/// Whether an image is on a rotational disk; `false` if that cannot be determined.
 fn is_rotational(roots: &Roots, path: &Path) -> bool {
     let Ok(block::Holder::Devices(devices)) = block::holder_of(roots, path) else { return false };
     let physical = devices.iter().filter_map(|dev| servers::stack(roots, *dev).ok()).flat_map(|stack| stack.physical);

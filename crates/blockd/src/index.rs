@@ -1,7 +1,7 @@
-//! The index of a base: made once, when it is imported, and looked into by the servers of its clones (docs/formats/index.md).
+//! The index of a base: built once, when it is imported, and searched by the peer reader (docs/formats/index.md).
 //!
-//! The kernel says which file has which block: the file system is mounted read-only, and nowhere. A server keeps little of an
-//! index in memory; the rest is in the page cache, for all servers once.
+//! The kernel reports which file has which block: the file system is mounted read-only, on no mount point. Only the first block of each
+//! group of extents is kept in memory; the rest of an index is read through the page cache.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -33,16 +33,16 @@ use uuid::Uuid;
 #[cfg(test)]
 mod tests;
 
-/// How many extents are looked through for one that is sought; of each so many, a server remembers the first.
+/// Extents in a group. A lookup finds the group in memory and reads its extents.
 const GROUP: usize = 64;
 
-/// Why there is no index.
+/// Why an index cannot be built or used.
 #[derive(Debug, thiserror::Error)]
 pub enum IndexFileError {
     /// Its file, or the base, cannot be read or written.
     #[error(transparent)]
     Io(#[from] PathError),
-    /// It cannot be used.
+    /// It is damaged, or has an unknown format.
     #[error("cannot use the index {path}")]
     Unusable {
         /// The file.
@@ -51,18 +51,18 @@ pub enum IndexFileError {
         #[source]
         source: IndexError,
     },
-    /// It is of another base.
-    #[error("the index {path} is of {found}")]
+    /// It belongs to another base.
+    #[error("the index {path} belongs to {found}")]
     Other {
         /// The file.
         path: PathBuf,
-        /// What it is of.
+        /// Its base.
         found: Uuid,
     },
     /// The base cannot be opened.
     #[error(transparent)]
     Layer(#[from] LayerError),
-    /// The base cannot be made a device.
+    /// The base cannot be attached to a loop device.
     #[error(transparent)]
     Loop(#[from] LoopError),
     /// The base cannot be mounted.
@@ -70,7 +70,8 @@ pub enum IndexFileError {
     Mount(#[from] MountError),
 }
 
-/// Makes the index of a base that nobody writes to, and returns how many blocks are in it. `progress` hears how much was hashed.
+/// Builds the index of a base that is no longer written to, and returns the number of its blocks. `progress` is called with the bytes
+/// hashed so far.
 ///
 /// # Errors
 /// [`IndexFileError`].
@@ -90,11 +91,11 @@ pub fn build(
     };
     let flags = MountFlags { nosuid: true, nodev: true, noexec: true, noatime: true, readonly: true };
     let root = mount_nowhere(&device.path, fs.as_str(), flags, options)?;
-    let (handle_type, mut extents) = walk(&root).map_err(at_base("look at the files in"))?;
+    let (handle_type, mut extents) = walk(&root).map_err(at_base("list the files in"))?;
     drop(root);
     extents.sort_unstable_by_key(|extent| extent.block);
     let mut blocks = 0;
-    // Blocks that two files share, as XFS can have it, are the first one's.
+    // Blocks that two files share (reflinks of XFS) belong to the first.
     let mut end = 0;
     extents.retain_mut(|extent| {
         let keep = extent.block >= end;
@@ -105,12 +106,12 @@ pub fn build(
         }
         keep
     });
-    // A random UUID has a few bits that are not random: two are more than a key's worth.
+    // Six bits of a random UUID are fixed; two UUIDs have more than 128 random bits.
     let random = [*Uuid::new_v4().as_bytes(), *Uuid::new_v4().as_bytes()].concat();
     let mut key = [0; KEY_BYTES];
     key.copy_from_slice(&blake3::derive_key(KEY_CONTEXT, &random)[..KEY_BYTES]);
     let head = IndexHead::new(content, handle_type, key, extents.len() as u64, blocks);
-    // Root's alone: its key is not for those who could look for other blocks of the same hash.
+    // Readable by root only: with its key, blocks with a colliding hash could be searched for.
     let created = File::options().write(true).create(true).truncate(true).mode(0o600).open(to);
     let written = created.and_then(|file| {
         let mut out = BufWriter::new(file);
@@ -122,7 +123,7 @@ pub fn build(
             out.write_all(&bytes)?;
         }
         out.write_all(&checker.checksum())?;
-        out.seek(SeekFrom::Start(head.hashes_at()))?;
+        out.seek(SeekFrom::Start(head.hashes_offset()))?;
         Ok(out)
     });
     let mut out = written.map_err(failed("write", to))?;
@@ -148,7 +149,7 @@ pub fn build(
     Ok(blocks)
 }
 
-/// What keys of hashes are derived for.
+/// BLAKE3 context of the key.
 const KEY_CONTEXT: &str = "bulkhead 2026-11 key of an index";
 
 fn failed(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> IndexFileError {
@@ -156,7 +157,7 @@ fn failed(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> IndexFi
     move |source| PathError::new(operation, &path, source).into()
 }
 
-/// All extents of all regular files below a directory, in no order, and the type of their handles.
+/// All extents of all regular files below a directory, unsorted, and the type of their file handles.
 fn walk(root: &OwnedFd) -> io::Result<(u32, Vec<IndexExtent>)> {
     let (mut found, mut linked) = (Vec::new(), HashSet::new());
     let mut handle_type = handle::of(root)?.0;
@@ -175,7 +176,7 @@ fn walk(root: &OwnedFd) -> io::Result<(u32, Vec<IndexExtent>)> {
                 FileType::Directory => directories.push(path),
                 FileType::RegularFile if linked.insert(entry.ino()) => {
                     let file = File::from(open(&path, OFlags::empty())?);
-                    handle_type = extents_of(&file, &mut found)?.unwrap_or(handle_type);
+                    handle_type = add_extents(&file, &mut found)?.unwrap_or(handle_type);
                 }
                 _ => {}
             }
@@ -184,14 +185,14 @@ fn walk(root: &OwnedFd) -> io::Result<(u32, Vec<IndexExtent>)> {
     Ok((handle_type, found))
 }
 
-/// Adds the extents of a file, as far as they are whole blocks; tells the type of its handle.
-fn extents_of(file: &File, all: &mut Vec<IndexExtent>) -> io::Result<Option<u32>> {
+/// Adds the block-aligned extents of a file; returns the type of its handle.
+fn add_extents(file: &File, all: &mut Vec<IndexExtent>) -> io::Result<Option<u32>> {
     let mapped = extents::mapped(file)?;
     if mapped.is_empty() {
         return Ok(None);
     }
     let (handle_type, bytes) = handle::of(file)?;
-    let Some(id) = FileId::of_handle(handle_type, &bytes) else { return Ok(None) };
+    let Some(id) = FileId::from_handle(handle_type, &bytes) else { return Ok(None) };
     for part in mapped {
         let in_blocks = [part.range.start, part.range.end, part.device].iter().all(|at| at.is_multiple_of(BLOCK_BYTES));
         let blocks = u32::try_from((part.range.end - part.range.start) / BLOCK_BYTES);
@@ -203,12 +204,12 @@ fn extents_of(file: &File, all: &mut Vec<IndexExtent>) -> io::Result<Option<u32>
     Ok(Some(handle_type))
 }
 
-/// Where a block is beside the base.
+/// Blocks of the base that a file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The blocks, counted in the base.
     pub blocks: Range<u64>,
-    /// The file that has them.
+    /// The file.
     pub file: FileId,
     /// The first, counted in the file.
     pub file_block: u64,
@@ -228,11 +229,11 @@ impl Place {
     }
 }
 
-/// An index that is looked into.
+/// An open index.
 #[derive(Debug)]
 pub struct Index {
     file: File,
-    /// What it is of.
+    /// Its head.
     pub head: IndexHead,
     hasher: BlockHasher,
     /// The first block of each group of extents.
@@ -280,13 +281,13 @@ impl Index {
         Ok(Self { file, head, hasher: head.hasher(), groups })
     }
 
-    /// Where the blocks of a range are, as far as they are in files.
+    /// The places of those blocks of a range that belong to files.
     ///
     /// # Errors
     /// The operating system's.
     pub fn places(&self, blocks: &Range<u64>) -> io::Result<Vec<Place>> {
         let mut places = Vec::new();
-        // The extent that the first block is in may be the last of the group before.
+        // The extent of the first block may be the last one of the previous group.
         let mut group = self.groups.partition_point(|first| *first <= blocks.start).saturating_sub(1);
         while self.groups.get(group).is_some_and(|first| *first < blocks.end) {
             let first = (group * GROUP) as u64;
@@ -311,14 +312,14 @@ impl Index {
         Ok(places)
     }
 
-    /// Which blocks of a place bytes are as they were in the base: a bit for each of the first 32, the first the lowest.
+    /// Compares bytes with the blocks of a place by their hashes: a mask of those that are equal, of the first 32 at most.
     ///
     /// # Errors
     /// The operating system's.
     pub fn matching(&self, place: &Place, bytes: &[u8]) -> io::Result<u32> {
         let blocks = bytes.chunks_exact(4096).take(32);
         let mut hashes = vec![0; blocks.len() * HASH_BYTES];
-        self.file.read_exact_at(&mut hashes, self.head.hashes_at() + place.hash * HASH_BYTES as u64)?;
+        self.file.read_exact_at(&mut hashes, self.head.hashes_offset() + place.hash * HASH_BYTES as u64)?;
         let hashes = hashes.as_chunks::<HASH_BYTES>().0;
         let is_same = blocks.zip(hashes).map(|(block, hash)| self.hasher.hash(block) == *hash);
         Ok(is_same.enumerate().fold(0, |hits, (n, same)| hits | u32::from(same) << n))

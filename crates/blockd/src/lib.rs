@@ -1,15 +1,15 @@
 //! The block server: one process that serves one volume's image as a ublk device, with direct I/O.
 //!
-//! A loop device turns every flush into an fsync of the image, and each of those commits the journal of the file system that
-//! the image is in, which all volumes of the pool share. This server issues `fdatasync(2)` on an image whose blocks are all
-//! written, which commits nothing (docs/DECISIONS.md, K2); and it does all of a volume's I/O from its own cgroup, so that journal,
-//! flushes and checkpoints are charged to the volume's tenant without touching a kernel thread.
+//! A loop device turns every flush into an fsync of the image, which commits the journal of the file system that contains the image
+//! and that all volumes of the pool share. This server issues `fdatasync(2)` on an image whose blocks are all written, which commits
+//! nothing (docs/DECISIONS.md, K2). It does all of a volume's I/O from its own cgroup, so that journal writes, flushes and checkpoints
+//! are charged to the volume's tenant without moving a kernel thread.
 //!
-//! It also writes what a snapshot holds as a stream, and reads one, and completes a base that is imported, in the daemon's workers
-//! (`transfer`, `base`).
+//! The crate also contains the parts of the daemon's workers that need layers: sending and receiving snapshots (`transfer`), and
+//! completing an imported base (`base`).
 //!
-//! Owns: the order in which a device comes to be and is taken over, and what each request does to the image. Does not: decide
-//! when that happens (the daemon does), nor know the kernel's interface (`bulkhead_sys::ublk`).
+//! Owns: the order in which a device is created and taken over, and what each request does to the image. Does not: decide when that
+//! happens (the daemon does), nor know the kernel's interface (`bulkhead_sys::ublk`).
 
 #![forbid(unsafe_code)]
 
@@ -18,15 +18,15 @@ mod fill;
 mod flatten;
 mod image;
 pub mod index;
+mod layer_reads;
 mod layers;
 pub mod peers;
-mod share;
+mod startup;
 pub mod transfer;
 mod volume;
 
 use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -36,8 +36,9 @@ use bulkhead_core::backend::device_owner;
 use bulkhead_core::error::chain;
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::units::Bytes;
+use bulkhead_formats::read_counts;
 use bulkhead_formats::servers::{self, RemovalError};
-use bulkhead_sys::background::{self, BackgroundError, Report, Side};
+use bulkhead_sys::background::{self, BackgroundError};
 use bulkhead_sys::cgroup::{self, CgroupError};
 use bulkhead_sys::file::{FileError, LockFile};
 use bulkhead_sys::image::Filler;
@@ -49,29 +50,28 @@ use bulkhead_sys::ublk::{self, Control, DeviceInfo, Owners, Spec, State, UblkErr
 use fill::Gate;
 use image::Image;
 pub use image::ImageError;
+use layer_reads::LayerReader;
 use layers::Layers;
 use rustix::io::Errno;
-use share::Share;
+pub use startup::StartError;
+use startup::Startup;
 use volume::Volume;
 
 /// Queues at most: each has a thread.
 const MAX_QUEUES: u16 = 4;
 
-/// The largest request. With [`servers::REQUESTS`] it is the memory that a server locks: 8 MiB, and up to as much for what peers
-/// hand over.
+/// The largest request. Multiplied by [`servers::DEFAULT_REQUESTS`] it is the memory that a server locks, 8 MiB, and at most as much
+/// again for blocks from peers.
 const MAX_IO_BYTES: u32 = 128 << 10;
 
 /// Stack of a queue's thread; all of it is locked.
 const STACK_BYTES: usize = 256 << 10;
 
-/// How long a killed server may need until all that it had under way has come to its end, and the device can be taken over.
+/// How long the requests in flight of a killed server may take to complete, after which its device can be taken over.
 const TAKE_OVER_LIMIT: Duration = Duration::from_secs(60);
 
-/// Pause between two tries.
+/// Pause between two attempts.
 const TAKE_OVER_PAUSE: Duration = Duration::from_millis(10);
-
-/// What the background says when its device is there; the node follows.
-const READY: &str = "ready ";
 
 /// Why a volume cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -82,15 +82,18 @@ pub enum BlockdError {
     /// The driver refuses.
     #[error(transparent)]
     Ublk(#[from] UblkError),
+    /// This process cannot be started, or lacks a file or thread.
+    #[error(transparent)]
+    Start(#[from] StartError),
     /// This process cannot become a server.
     #[error(transparent)]
     Background(#[from] BackgroundError),
     /// Its cgroup cannot be joined.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// Somebody cut the image off while nobody served it.
+    /// The image was truncated while it was not served.
     #[error("{image} has only {found} of the {wanted} that its device has")]
-    CutOff {
+    Truncated {
         /// The image.
         image: PathBuf,
         /// Its size.
@@ -98,15 +101,15 @@ pub enum BlockdError {
         /// The size of the volume.
         wanted: Bytes,
     },
-    /// The device that was to be taken over is not there any more.
+    /// The device to take over no longer exists.
     #[error("the device of {image} is gone")]
-    Gone {
+    DeviceGone {
         /// The image.
         image: PathBuf,
     },
     /// The volume's device serves another image.
-    #[error("{image} is to be served, and {device} serves {other}")]
-    OfAnother {
+    #[error("cannot serve {image}: {device}, the device of its volume, serves {other}")]
+    OtherImage {
         /// The image.
         image: PathBuf,
         /// The device.
@@ -117,33 +120,18 @@ pub enum BlockdError {
     /// The registry of servers cannot be locked, or written to.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A device that an earlier server left cannot be removed.
+    /// A device left by an earlier server cannot be removed.
     #[error(transparent)]
     Remove(#[from] RemovalError),
-    /// A thread or file of the server's own failed.
-    #[error("cannot {step}")]
-    Step {
-        /// What was tried.
-        step: &'static str,
-        /// The operating system's reason.
-        #[source]
-        source: io::Error,
-    },
-    /// The server, in the background, says why it could not start, or ended without a word.
-    #[error("{said}")]
-    Start {
-        /// What it said.
-        said: String,
-    },
 }
 
-/// Starts a server in the background, which takes over the volume's device when there is one without a server. Returns the
-/// device's node when it can be used; also when another process serves it already.
+/// Starts a server in the background, which creates the volume's device, or takes it over if it has no server. Returns the device's
+/// node when it can be used, also if another process serves it already; `None` in the background process.
 ///
-/// Of a new device so many `requests` can be under way in all queues together. A `successor` only takes a device over: when there
-/// is none any more, somebody removed it.
+/// A new device accepts `requests` requests in flight in all its queues together. A `successor` only takes a device over: if there is
+/// none, it was removed.
 ///
-/// `begin` is called in the server's process before anything else, for its log.
+/// `start_log` is called in the background process before anything else.
 ///
 /// # Errors
 /// [`BlockdError`]; nothing is left behind then. Call it before any thread is started.
@@ -152,33 +140,12 @@ pub fn start(
     spec: &ServeSpec,
     requests: u16,
     successor: bool,
-    begin: impl FnOnce(),
+    start_log: impl FnOnce(),
 ) -> Result<Option<PathBuf>, BlockdError> {
     let log = servers::log_file(roots, spec.volume);
-    std::fs::create_dir_all(servers::dir(roots))
-        .map_err(|source| BlockdError::Step { step: "make the directory of servers", source })?;
-    match background::split(roots, &log)? {
-        Side::Foreground { said } => match said.strip_prefix(READY) {
-            Some(node) => Ok(Some(PathBuf::from(node))),
-            None if said.is_empty() => {
-                Err(BlockdError::Start { said: format!("the server ended; {} may say why", log.display()) })
-            }
-            None => Err(BlockdError::Start { said }),
-        },
-        Side::Background(report) => {
-            begin();
-            let mut report = Some(report);
-            if let Err(error) = serve(roots, spec, requests, successor, &mut report) {
-                let why = chain(&error);
-                tracing::error!(%why, "cannot serve");
-                if let Some(report) = report {
-                    // Who waited may be gone; the log has it.
-                    let _ = report.say(&why);
-                }
-            }
-            Ok(None)
-        }
-    }
+    std::fs::create_dir_all(servers::dir(roots)).map_err(StartError::at("make the directory of servers"))?;
+    let node = startup::start(roots, &log, start_log, |startup| serve(roots, spec, requests, successor, startup))?;
+    Ok(node.map(PathBuf::from))
 }
 
 fn serve(
@@ -186,54 +153,54 @@ fn serve(
     spec: &ServeSpec,
     requests: u16,
     successor: bool,
-    report: &mut Option<Report>,
+    startup: &mut Startup,
 ) -> Result<(), BlockdError> {
     if let Some(cgroup) = &spec.cgroup {
         cgroup::move_pid(roots, std::process::id(), cgroup)?;
     }
     background::become_server(roots)?;
-    // Until the volume is served, nobody else starts a server of it, or removes its device.
-    let starting = servers::lock(roots, spec.volume, TAKE_OVER_LIMIT * 2)?;
+    // Until the volume is served, no other process starts a server for it or removes its device.
+    let lock = servers::lock(roots, spec.volume, TAKE_OVER_LIMIT * 2)?;
     let mut control = Control::open(roots)?;
     let features = control.features()?;
     let owner = device_owner(spec.volume);
-    // A successor's device exists. Before it starts any other server, the daemon announces the volume's device if it finds one.
+    // A successor's device exists. Before the daemon starts any other server, it announces the volume's device if it finds one.
     let found = match successor {
         true => servers::find(&mut control, roots, owner, &Owners::default()),
         false => servers::find_announced(&mut control, roots, owner),
     }?;
     if let Some(device) = found.filter(|device| device.state != State::Dead) {
         if let Some(other) = servers::other_image(roots, &device.name(), &spec.image) {
-            return Err(BlockdError::OfAnother { image: spec.image.clone(), device: device.node(roots), other });
+            return Err(BlockdError::OtherImage { image: spec.image.clone(), device: device.node(roots), other });
         }
         let Some(node) = take_over(roots, &mut control, &device)? else {
-            tell_ready(report, &sized::node(roots, &device));
+            startup.ready(sized::node(roots, &device).display());
             return Ok(());
         };
         let image = Image::open(roots, &spec.image, spec.below.is_some())?;
         if let Some(wanted) = sized::size(roots, &device).filter(|wanted| *wanted > image.size()) {
-            return Err(BlockdError::CutOff { image: spec.image.clone(), found: image.size(), wanted });
+            return Err(BlockdError::Truncated { image: spec.image.clone(), found: image.size(), wanted });
         }
-        // I/O waits.
+        // Until the recovery ends, the I/O of the device waits.
         let ready = prepare(roots, spec, &device, node, image, COMPARE_LIMIT)?;
         control.end_recovery(device.id)?;
-        // I/O goes on: whatever fails now is worth less than that.
-        match expose(roots, spec, &device, ready.size, true) {
-            Ok(exposed) => keep(roots, spec, ready, starting, || tell_ready(report, &exposed)),
+        // I/O continues: no later error is a reason to stop serving.
+        match publish(roots, spec, &device, ready.size, true) {
+            Ok(node) => run(roots, spec, ready, lock, || startup.ready(node.display())),
             Err(error) => {
-                tracing::error!(why = chain(&error), "the device is served, and not all is told of it");
-                keep(roots, spec, ready, starting, || tell_ready(report, &sized::node(roots, &device)));
+                tracing::error!(why = chain(&error), "the device is served, but not registered");
+                run(roots, spec, ready, lock, || startup.ready(sized::node(roots, &device).display()));
             }
         }
         return Ok(());
     }
     if successor {
-        return Err(BlockdError::Gone { image: spec.image.clone() });
+        return Err(BlockdError::DeviceGone { image: spec.image.clone() });
     }
     let image = Image::open(roots, &spec.image, spec.below.is_some())?;
-    // Left by a server that died before its device was started.
-    if let Some(left) = found {
-        servers::remove(&mut control, roots, &left)?;
+    // A server died before it started its device.
+    if let Some(unstarted) = found {
+        servers::remove(&mut control, roots, &unstarted)?;
     }
     let queues = thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(MAX_QUEUES));
     let queues = queues.min(MAX_QUEUES).min(requests);
@@ -252,24 +219,24 @@ fn serve(
         .and_then(|ready| {
             servers::mark_unprobed(roots, &device)?;
             control.start(device.id)?;
-            let exposed = expose(roots, spec, &device, ready.size, false)?;
-            Ok((ready, exposed))
+            let node = publish(roots, spec, &device, ready.size, false)?;
+            Ok((ready, node))
         });
     match started {
-        Ok((ready, exposed)) => {
-            keep(roots, spec, ready, starting, || tell_ready(report, &exposed));
+        Ok((ready, node)) => {
+            run(roots, spec, ready, lock, || startup.ready(node.display()));
             Ok(())
         }
         Err(error) => {
-            // The first error is the one to tell; what is left without a server is removed by the next.
+            // Only the first error is returned; if the device cannot be removed, the next server removes it.
             let _ = servers::remove(&mut control, roots, &device);
             Err(error)
         }
     }
 }
 
-/// Begins to take over a device whose server is gone, when all that it had under way has come to its end: returns the node through
-/// which its requests come. `None` when somebody serves it.
+/// Starts the recovery of a device without a server, after the requests in flight of the last one have completed. Returns the node
+/// through which its requests come; `None` if another process serves it.
 fn take_over(roots: &Roots, control: &mut Control, device: &DeviceInfo) -> Result<Option<File>, UblkError> {
     let give_up = Instant::now() + TAKE_OVER_LIMIT;
     loop {
@@ -286,11 +253,11 @@ fn take_over(roots: &Roots, control: &mut Control, device: &DeviceInfo) -> Resul
     }
 }
 
-/// How long a successor of a dead server takes at most, twice, to find out what a thin volume has in common with another: its I/O waits,
-/// and without that it reads all of it from the volume itself.
+/// Time limit of a successor, applied twice, for comparing a thin volume with its base: the volume's I/O waits meanwhile. After that
+/// it reads all of the volume from the volume itself.
 const COMPARE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What is done to an image in the background.
+/// Work on an image while it is served.
 enum Work {
     Fill,
     Flatten,
@@ -302,12 +269,12 @@ struct Ready {
     target: Arc<Volume>,
     work: Option<(Work, Arc<Gate>)>,
     threads: Vec<JoinHandle<()>>,
-    /// The directory of servers, which stays within reach.
-    place: File,
+    /// The directory of servers, opened before the process drops its mounts.
+    directory: File,
 }
 
-/// Opens all that requests need, and has the queues' threads fetch them. After an error this process has to end: threads of it may
-/// wait for requests.
+/// Opens the files that requests need, and starts the queues' threads, which fetch requests. After an error this process has to exit,
+/// because threads of it may be waiting for requests.
 fn prepare(
     roots: &Roots,
     spec: &ServeSpec,
@@ -318,17 +285,17 @@ fn prepare(
 ) -> Result<Ready, BlockdError> {
     let size = image.size();
     let layers = match &spec.below {
-        Some(below) => Layers::in_common(roots, below, &spec.image, patience),
+        Some(below) => Layers::shared_with_base(roots, below, &spec.image, patience),
         None => Layers::open(&image, &spec.image, spec.layered, spec.read_from.caches_layers())?,
     };
     let layers = match layers {
         None => None,
         Some(layers) => {
-            let share = Share::open(roots, spec, device.id, layers.paths())?;
-            Some((layers, share))
+            let reader = LayerReader::open(roots, spec, device.id, layers.paths())?;
+            Some((layers, reader))
         }
     };
-    // What an image does not own is not to be filled with zeroes.
+    // Blocks that an image does not own must not be filled with zeroes.
     let work = match &layers {
         Some(_) => spec.flatten.then_some(Work::Flatten),
         None => (!spec.discards && spec.below.is_none()).then_some(Work::Fill),
@@ -336,19 +303,18 @@ fn prepare(
     let work = work.map(|work| (work, Arc::new(Gate::new(size))));
     let gate = work.as_ref().map(|(_, gate)| Arc::clone(gate));
     let target = Arc::new(Volume::new(image, layers, spec.discards, gate));
-    let place = File::open(servers::dir(roots))
-        .map_err(|source| BlockdError::Step { step: "open the directory of servers", source })?;
-    // From here on mounts of others are kept from going.
+    let directory = File::open(servers::dir(roots)).map_err(StartError::at("open the directory of servers"))?;
+    // From here until `forget_mounts`, this process keeps the host's mounts busy.
     background::own_mounts()?;
     let node = Arc::new(node);
-    let (done, hears) = channel();
+    let (done, outcomes) = channel();
     let (mut threads, mut steps) = (Vec::new(), Vec::new());
     for idx in 0..device.queues {
         let (step, next) = channel();
         let (done, node, target, device) = (done.clone(), Arc::clone(&node), Arc::clone(&target), *device);
         threads.push(spawn(&format!("queue-{idx}"), move || {
             let outcome = run_queue(&node, &device, idx, target.as_ref(), &done, &next);
-            // Nobody listens when another queue has failed already.
+            // The receiver is gone if another queue has failed.
             let _ = outcome.map_err(|error| done.send(Err(error)));
         })?);
         steps.push(step);
@@ -356,13 +322,13 @@ fn prepare(
     drop(done);
     // All prepare, then all attach, then all fetch.
     for _ in 0..2 {
-        hears.iter().take(steps.len()).collect::<Result<Vec<()>, BlockdError>>()?;
+        outcomes.iter().take(steps.len()).collect::<Result<Vec<()>, BlockdError>>()?;
         for step in &steps {
-            // A thread that is gone has said why, or ended the process.
+            // Fails if the thread has exited; its error was received, or the process ends.
             let _ = step.send(());
         }
     }
-    Ok(Ready { size, target, work, threads, place })
+    Ok(Ready { size, target, work, threads, directory })
 }
 
 fn run_queue(
@@ -373,44 +339,44 @@ fn run_queue(
     done: &Sender<Result<(), BlockdError>>,
     next: &Receiver<()>,
 ) -> Result<(), BlockdError> {
-    let all_done = || done.send(Ok(())).is_ok() && next.recv().is_ok();
+    let barrier = || done.send(Ok(())).is_ok() && next.recv().is_ok();
     background::check_flusher()?;
     let prepared = Prepared::new(device)?;
-    if all_done() {
+    if barrier() {
         let queue = prepared.attach(node, device, idx)?;
-        if all_done() {
+        if barrier() {
             queue.run(target);
         }
     }
     Ok(())
 }
 
-/// Tells what is served, and makes its node, which one that was taken over may have.
-fn expose(
+/// Registers a device and creates its node, unless the node of a device that was taken over exists.
+fn publish(
     roots: &Roots,
     spec: &ServeSpec,
     device: &DeviceInfo,
     size: Bytes,
     taken_over: bool,
 ) -> Result<PathBuf, BlockdError> {
-    servers::tell(roots, device, spec)?;
+    servers::register(roots, device, spec)?;
     if taken_over && sized::size(roots, device).is_some() {
         return Ok(sized::node(roots, device));
     }
     Ok(sized::expose(roots, device, size)?)
 }
 
-/// Serves until the device is stopped. `tell` says that it is served.
-fn keep(roots: &Roots, spec: &ServeSpec, ready: Ready, starting: LockFile, tell: impl FnOnce()) {
-    drop(starting);
-    let Ready { target, work, threads, place, .. } = ready;
+/// Starts the background work, calls `report_ready`, and serves until the device is stopped.
+fn run(roots: &Roots, spec: &ServeSpec, ready: Ready, lock: LockFile, report_ready: impl FnOnce()) {
+    drop(lock);
+    let Ready { target, work, threads, directory, .. } = ready;
     let path = spec.image.clone();
-    // What cannot be prepared can be used all the same.
+    // The volume works without any of this.
     let counted = Arc::clone(&target);
-    let begun = match work {
+    let started = match work {
         Some((Work::Fill, gate)) => {
             let file = target.parts().0.file().try_clone();
-            file.map_err(|source| BlockdError::Step { step: "open the image again", source })
+            file.map_err(|source| StartError::at("duplicate the descriptor of the image")(source).into())
                 .map(|file| Filler::new(file, &path))
                 .and_then(|filler| spawn("filler", move || fill::run(&gate, &filler)))
                 .map(drop)
@@ -418,33 +384,26 @@ fn keep(roots: &Roots, spec: &ServeSpec, ready: Ready, starting: LockFile, tell:
         Some((Work::Flatten, gate)) => spawn("flattener", move || flatten::run(&gate, &target, &path)).map(drop),
         None => Ok(()),
     };
-    let begun = begun
+    let started = started
         .and_then(|()| Ok(background::forget_mounts(&servers::dir(roots))?))
-        .and_then(|()| Ok(background::work_in(&place)?))
+        .and_then(|()| Ok(background::work_in(&directory)?))
         .and_then(|()| {
-            let heat = servers::heat_name(spec.volume);
-            let tell = move || counted.share().into_iter().for_each(|share| share.tell(&heat));
-            spawn("counts", tell).map(drop)
+            let path = read_counts::relative_path(spec.volume);
+            let write = move || counted.layer_reader().into_iter().for_each(|reader| reader.write_counts(&path));
+            spawn("counts", write).map(drop)
         });
-    if let Err(error) = begun {
-        tracing::error!(why = chain(&error), "the volume is served, and not all is as it should be");
+    if let Err(error) = started {
+        tracing::error!(why = chain(&error), "the volume is served, but its background work does not run");
     }
     tracing::info!(image = %spec.image.display(), "serving");
-    tell();
+    report_ready();
     for thread in threads {
-        // A thread that panicked has ended the process already (see `Queue::run`).
+        // A panic of a queue aborts the process (`Queue::run`).
         let _ = thread.join();
-    }
-}
-
-/// Who waited may have been killed; the device is there all the same.
-fn tell_ready(report: &mut Option<Report>, node: &Path) {
-    if let Some(report) = report.take() {
-        let _ = report.say(&format!("{READY}{}", node.display()));
     }
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, BlockdError> {
     let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
-    thread.spawn(run).map_err(|source| BlockdError::Step { step: "start a thread", source })
+    Ok(thread.spawn(run).map_err(StartError::at("start a thread"))?)
 }

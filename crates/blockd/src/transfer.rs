@@ -1,7 +1,8 @@
-//! Writes what a snapshot holds as a stream, and a stream into a staging file (docs/formats/stream.md).
+//! Writes the content of a snapshot as a stream, and a stream into a staging file (docs/formats/stream.md).
 //!
-//! Both go around the page cache, which keeps what tenants need, and neither needs memory beyond a buffer and the map of layers.
-//! Owns: the bytes of a stream, and which are sent. Does not: know volumes; what is done before and after is the daemon's.
+//! Both bypass the page cache, so that they evict nothing of tenants, and need no memory beyond a buffer and the map of layers.
+//! Owns: which blocks are sent, and the bytes of the stream. Does not: know volumes, or do what precedes and follows a transfer (the
+//! daemon does).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -17,7 +18,7 @@ use bulkhead_core::units::Bytes;
 use bulkhead_formats::layer::{self, LayerError};
 use bulkhead_formats::staging::{StagingFile, StagingState, open_direct};
 use bulkhead_formats::stream::{
-    CHECKSUM_BYTES, Checksums, HEAD_BYTES, PREAMBLE_BYTES, Record, StreamError, decode_head, decode_header,
+    CHECKSUM_BYTES, ChecksumChain, HEAD_BYTES, PREAMBLE_BYTES, Record, StreamError, decode_head, decode_header,
     encode_head, encode_header, header_len,
 };
 use bulkhead_sys::block;
@@ -30,8 +31,8 @@ use uuid::Uuid;
 use crate::image::ImageError;
 use crate::layers::Layers;
 
-/// After how much data it is made durable, and noted how far the staging file is.
-const DURABLE_EVERY: u64 = 64 << 20;
+/// Received data between checkpoints, which make it durable and record the progress.
+const CHECKPOINT_BYTES: u64 = 64 << 20;
 
 /// A block of zeroes.
 pub(crate) const ZEROES: [u8; 4096] = [0; 4096];
@@ -41,14 +42,14 @@ const _: () = assert!(ZEROES.len() as u64 == BLOCK_BYTES && CHUNK == bulkhead_fo
 /// Why a snapshot cannot be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
-    /// What is sent cannot be read.
+    /// The layers of the snapshot cannot be read.
     #[error(transparent)]
     Layers(#[from] ImageError),
-    /// What a snapshot on a thin pool holds cannot be found out.
+    /// The blocks of a snapshot on a thin pool cannot be determined.
     #[error(transparent)]
     Thin(#[from] ThinError),
-    /// What is sent could change.
-    #[error("{} can be written to", .0.display())]
+    /// The snapshot could change.
+    #[error("{} is writable", .0.display())]
     Writable(PathBuf),
     /// The staging file cannot be used.
     #[error(transparent)]
@@ -56,14 +57,14 @@ pub enum TransferError {
     /// The stream is damaged.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// The stream ends before its end.
-    #[error("the stream ends in the middle")]
-    CutOff,
-    /// It calls itself an imported base. Those are made where they are needed, and nobody could tell whether it is what it says.
-    #[error("the stream says that it is the imported base {0}, and none is ever sent")]
+    /// The stream ends before its end record.
+    #[error("the stream is truncated")]
+    Truncated,
+    /// It claims to be an imported base. Bases are built on each host, and the claim could not be verified.
+    #[error("the stream claims to be the imported base {0}; bases are never sent")]
     Base(Uuid),
     /// Bytes follow the end of the stream.
-    #[error("something follows the end of the stream")]
+    #[error("there is data after the end of the stream")]
     TooLong,
     /// Reading or writing failed.
     #[error("cannot {operation}")]
@@ -80,28 +81,28 @@ pub(crate) fn failed(operation: &'static str) -> impl Fn(io::Error) -> TransferE
     move |source| TransferError::Io { operation, source }
 }
 
-/// What a snapshot holds, ready to be sent.
+/// A snapshot that is ready to be sent.
 #[derive(Debug)]
 pub struct Sender {
     header: StreamHeader,
     content: Layers,
-    /// Where there is data in layers that hold what differs.
+    /// The blocks of the layers by which it differs from its base.
     changed: BlockMap,
     buffer: Buffer,
 }
 
 impl Sender {
-    /// Opens the layers of a snapshot, the newest first, and those that hold what is to be sent. The header's `data_bytes` become
-    /// the most that it can be, beginning at its `start_bytes`.
+    /// Opens the layers of a snapshot, newest first, and those among them whose blocks are sent. Sets the header's `data_bytes` to the
+    /// upper bound of the data from `start_bytes` on.
     ///
     /// # Errors
     /// [`TransferError`].
     pub fn open(header: StreamHeader, layers: Vec<PathBuf>, changed: Vec<PathBuf>) -> Result<Self, TransferError> {
         let open = |path: &Path| Ok(open_direct(path, OFlags::RDONLY | OFlags::NOATIME)?);
-        let content = Layers::of(layers.into_iter().rev().collect(), open)?;
+        let content = Layers::open_files(layers.into_iter().rev().collect(), open)?;
         let mut changed_map = BlockMap::new(header.size_bytes);
         for path in changed {
-            let layer = Layers::of(vec![path], open)?;
+            let layer = Layers::open_files(vec![path], open)?;
             for (run, source) in layer.map.below(0..layer.map.end()) {
                 if source != Source::Nothing {
                     changed_map.set_layer(run, 0);
@@ -111,7 +112,7 @@ impl Sender {
         Ok(Self::of(header, content, changed_map))
     }
 
-    /// Opens a snapshot on a thin pool, to be sent as a whole or as what differs from another one, its base. Neither can be written to.
+    /// Opens a snapshot on a thin pool, to be sent as a whole or as its difference from another one, its base. Neither may be writable.
     ///
     /// # Errors
     /// [`TransferError`].
@@ -121,21 +122,21 @@ impl Sender {
         device: &Path,
         base: Option<&Path>,
     ) -> Result<Self, TransferError> {
-        // What is open cannot be removed, and its name is not another one's.
-        let (file, _) = open_protected(roots, device)?;
-        let base = base.map(|base| open_protected(roots, base).map(|(file, size)| (base, file, size))).transpose()?;
+        // An open device cannot be removed, so that its name cannot be reused.
+        let (file, _) = open_read_only(roots, device)?;
+        let base = base.map(|base| open_read_only(roots, base).map(|(file, size)| (base, file, size))).transpose()?;
         let common = thin::compare(roots, base.as_ref().map_or(device, |(base, ..)| base), device, thin::PATIENCE)?;
         Ok(Self::of_thin(header, device, file, &common, base.map(|(.., size)| size)))
     }
 
-    /// `common` is what the device has in common with its base, which has this size; or, without a base, with itself.
+    /// `common` compares the device with its base, which has this size; or, without a base, with itself.
     fn of_thin(header: StreamHeader, device: &Path, file: File, common: &Common, base: Option<Bytes>) -> Self {
         let Common { same, own, base_only } = common;
         let mut mapped = BlockMap::new(header.size_bytes);
         same.iter().chain(own).for_each(|range| mapped.set_layer(range.clone(), 0));
         let mut changed = BlockMap::new(header.size_bytes);
         own.iter().chain(base_only).for_each(|range| changed.set_layer(range.clone(), 0));
-        // Nothing is known of what the receiver has beyond the end of the base; a base that was made smaller has blocks there, too.
+        // The receiver may have blocks beyond the end of the base, for example if the base was shrunk: send everything there.
         changed.set_layer(base.map_or(0, |size| size.0)..header.size_bytes.0, 0);
         Self::of(header, Layers::of_device(device, file, mapped), changed)
     }
@@ -154,14 +155,14 @@ impl Sender {
         &self.header
     }
 
-    /// Writes the stream; `progress` hears how much data was sent of what could be.
+    /// Writes the stream; `progress` is called with the data sent so far, of `data_bytes`.
     ///
     /// # Errors
     /// [`TransferError`].
     pub fn send(&mut self, out: &mut impl Write, mut progress: impl FnMut(Bytes)) -> Result<(), TransferError> {
         let header = encode_header(&self.header)?;
         out.write_all(&header).map_err(failed("write the stream"))?;
-        let mut writer = Writer { sums: Checksums::after(&header), out, zeroes: 0..0 };
+        let mut writer = Writer { sums: ChecksumChain::after(&header), out, zeroes: 0..0 };
         let is_whole = self.header.base.is_none();
         let size = self.header.size_bytes.0;
         let mut sent = 0;
@@ -186,15 +187,15 @@ impl Sender {
         writer.out.flush().map_err(failed("write the stream"))
     }
 
-    /// What is to be sent of a range, run by run: a layer's, or zeroes.
+    /// The runs of a range that are sent, with the layer that has them or as zeroes.
     fn runs(&self, range: Range<u64>) -> Vec<(Range<u64>, Source)> {
         let changed = self.changed.runs(range).filter(|(_, source)| matches!(source, Source::Layer(_)));
         changed.flat_map(|(run, _)| self.content.map.below(run)).collect()
     }
 }
 
-/// Opens a device for reading around the page cache, and says how large it is.
-fn open_protected(roots: &Roots, device: &Path) -> Result<(File, Bytes), TransferError> {
+/// Opens a read-only device for direct I/O; returns its size, too.
+fn open_read_only(roots: &Roots, device: &Path) -> Result<(File, Bytes), TransferError> {
     let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOATIME;
     let file = open(device, flags, Mode::empty()).map_err(|errno| failed("open the snapshot")(errno.into()))?;
     let failed = |source| ThinError::Device { device: device.to_owned(), source: Box::new(source) };
@@ -207,21 +208,21 @@ fn open_protected(roots: &Roots, device: &Path) -> Result<(File, Bytes), Transfe
 
 struct Writer<'a, W> {
     out: &'a mut W,
-    sums: Checksums,
-    /// Zeroes that are not written yet.
+    sums: ChecksumChain,
+    /// Zeroes that are not written yet, merged into one range.
     zeroes: Range<u64>,
 }
 
 impl<W: Write> Writer<'_, W> {
-    /// Writes whole blocks; those of zeroes are left out, or said to be such.
-    fn blocks(&mut self, start: u64, bytes: &[u8], leave_out: bool) -> Result<(), TransferError> {
+    /// Writes blocks. Those of zeroes are omitted, or written as a record of zeroes.
+    fn blocks(&mut self, start: u64, bytes: &[u8], omit_zeroes: bool) -> Result<(), TransferError> {
         let mut at = start;
         for run in runs_of_blocks(bytes) {
             let range = at..at + run.len() as u64;
             at = range.end;
             if run[..ZEROES.len()] != ZEROES {
                 self.record(Record::Data { offset: range.start, len: run.len() as u64 }, run)?;
-            } else if !leave_out {
+            } else if !omit_zeroes {
                 self.zeroes(range)?;
             }
         }
@@ -258,7 +259,7 @@ impl<W: Write> Writer<'_, W> {
     }
 }
 
-/// Whole blocks, cut where zeroes begin or end.
+/// Splits whole blocks into runs of zeroes and runs of data.
 pub(crate) fn runs_of_blocks(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -271,26 +272,26 @@ pub(crate) fn runs_of_blocks(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// A staging file that is received into. Nobody else can receive into it as long as this is there.
+/// A staging file locked for receiving.
 #[derive(Debug)]
 pub struct Target {
     staging: StagingFile,
-    before: StagingState,
-    below: Layers,
+    state: StagingState,
+    layers: Layers,
 }
 
 impl Target {
-    /// Opens a staging file that was made for a stream of this header.
+    /// Opens the staging file that was created for a stream with this header.
     ///
     /// # Errors
     /// [`TransferError`].
     pub fn open(path: &Path, header: &StreamHeader) -> Result<Self, TransferError> {
         let StreamHeader { content, base, size_bytes, start_bytes, .. } = *header;
-        let (staging, before) = StagingFile::resume(path, content, base, size_bytes, start_bytes)?;
-        let below = layer::chain(path)?.unwrap_or_default();
+        let (staging, state) = StagingFile::resume(path, content, base, size_bytes, start_bytes)?;
+        let chain = layer::chain(path)?.unwrap_or_default();
         let open = |path: &Path| Ok(open_direct(path, OFlags::RDONLY | OFlags::NOATIME)?);
-        let below = Layers::of(below.into_iter().rev().collect(), open)?;
-        Ok(Self { staging, before, below })
+        let layers = Layers::open_files(chain.into_iter().rev().collect(), open)?;
+        Ok(Self { staging, state, layers })
     }
 }
 
@@ -303,7 +304,7 @@ pub fn read_header(input: &mut impl Read) -> Result<(StreamHeader, Vec<u8>), Tra
     Ok((header, bytes))
 }
 
-fn header_of(input: &mut impl Read) -> Result<(StreamHeader, Checksums, Vec<u8>), TransferError> {
+fn header_of(input: &mut impl Read) -> Result<(StreamHeader, ChecksumChain, Vec<u8>), TransferError> {
     let mut preamble = [0; PREAMBLE_BYTES];
     read(input, &mut preamble)?;
     let mut text = vec![0; header_len(&preamble)?];
@@ -322,7 +323,7 @@ fn header_of(input: &mut impl Read) -> Result<(StreamHeader, Checksums, Vec<u8>)
 pub struct Receiver<R> {
     input: R,
     header: StreamHeader,
-    sums: Checksums,
+    sums: ChecksumChain,
 }
 
 impl<R: Read> Receiver<R> {
@@ -335,32 +336,32 @@ impl<R: Read> Receiver<R> {
         Ok(Self { input, header, sums })
     }
 
-    /// What the stream is of.
+    /// Its header.
     #[must_use]
     pub fn header(&self) -> &StreamHeader {
         &self.header
     }
 
-    /// Reads the rest of the stream into a staging file that was opened for its header; `progress` hears how much data came. What came before an
-    /// error is kept, as far as it was verified.
+    /// Reads the rest of the stream into a staging file that was opened for its header; `progress` is called with the data received so
+    /// far. After an error the verified part is kept.
     ///
     /// # Errors
     /// [`TransferError`].
     pub fn receive(&mut self, target: &Target, progress: impl FnMut(Bytes)) -> Result<(), TransferError> {
         let StreamHeader { content, start_bytes, .. } = self.header;
-        let Target { staging, before, below } = target;
-        // What is there was verified and is durable: it is not written again.
-        let have = before.received.map_or(u64::MAX, |received| received.0);
+        let Target { staging, state, layers } = target;
+        // This much was verified and is durable; it is not written again.
+        let have = state.received.map_or(u64::MAX, |received| received.0);
         let mut at = start_bytes.0;
-        match self.read_records(staging, below, have, &mut at, progress) {
-            Ok(()) => Ok(staging.reached(content, None)?),
-            // After a failed write or sync only what was noted before is known to be there.
+        match self.read_records(staging, layers, have, &mut at, progress) {
+            Ok(()) => Ok(staging.checkpoint(content, None)?),
+            // After a failed write or sync only the last checkpoint is valid.
             Err(error @ TransferError::Staging(_)) => Err(error),
             Err(error) => {
                 if at > have
-                    && let Err(unnoted) = staging.reached(content, Some(Bytes(at)))
+                    && let Err(failed) = staging.checkpoint(content, Some(Bytes(at)))
                 {
-                    tracing::warn!(why = chain(&unnoted), "how far it came is not noted");
+                    tracing::warn!(why = chain(&failed), "cannot record the progress of the transfer");
                 }
                 Err(error)
             }
@@ -370,7 +371,7 @@ impl<R: Read> Receiver<R> {
     fn read_records(
         &mut self,
         staging: &StagingFile,
-        below: &Layers,
+        layers: &Layers,
         have: u64,
         at: &mut u64,
         mut progress: impl FnMut(Bytes),
@@ -391,7 +392,7 @@ impl<R: Read> Receiver<R> {
                 }
                 Record::Zeroes { offset, len } => {
                     self.verify(&head, &[], offset)?;
-                    write_zeroes(staging, below, offset.max(have)..offset + len, &mut buffer)?;
+                    write_zeroes(staging, layers, offset.max(have)..offset + len, &mut buffer)?;
                     *at = offset + len;
                 }
                 Record::End => {
@@ -404,8 +405,8 @@ impl<R: Read> Receiver<R> {
                 }
             }
             progress(Bytes(sum));
-            if *at >= durable.saturating_add(DURABLE_EVERY) {
-                staging.reached(self.header.content, Some(Bytes(*at)))?;
+            if *at >= durable.saturating_add(CHECKPOINT_BYTES) {
+                staging.checkpoint(self.header.content, Some(Bytes(*at)))?;
                 durable = *at;
             }
         }
@@ -421,17 +422,17 @@ impl<R: Read> Receiver<R> {
     }
 }
 
-/// Writes zeroes where a layer below has something else; what is a hole reads as zeroes elsewhere.
+/// Writes zeroes over blocks of layers; elsewhere a hole reads as zeroes already.
 fn write_zeroes(
     staging: &StagingFile,
-    below: &Layers,
+    layers: &Layers,
     range: Range<u64>,
     buffer: &mut Buffer,
 ) -> Result<(), TransferError> {
     if range.is_empty() {
         return Ok(());
     }
-    for (run, _) in below.map.runs(range).filter(|(_, source)| matches!(source, Source::Layer(_))) {
+    for (run, _) in layers.map.runs(range).filter(|(_, source)| matches!(source, Source::Layer(_))) {
         let mut at = run.start;
         while at < run.end {
             let bytes = buffer.first(to_usize((run.end - at).min(CHUNK)));
@@ -445,7 +446,7 @@ fn write_zeroes(
 
 fn read(input: &mut impl Read, bytes: &mut [u8]) -> Result<(), TransferError> {
     input.read_exact(bytes).map_err(|source| match source.kind() {
-        io::ErrorKind::UnexpectedEof => TransferError::CutOff,
+        io::ErrorKind::UnexpectedEof => TransferError::Truncated,
         _ => TransferError::Io { operation: "read the stream", source },
     })
 }

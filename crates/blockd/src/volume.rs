@@ -1,5 +1,5 @@
-//! A volume as its requests see it: an image, and what lies below it where it was copied. Every request goes to the same place of
-//! whichever file has the data; writes go to the image.
+//! The requests of a volume: an image and the layers of its backing chain. A read goes to the file that has the block, at the same
+//! offset; writes go to the image.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -17,33 +17,38 @@ use rustix::io::Errno;
 
 use crate::fill::{FLUSHES, Gate};
 use crate::image::Image;
+use crate::layer_reads::LayerReader;
 use crate::layers::Layers;
-use crate::share::Share;
 
 /// Serves a volume.
 #[derive(Debug)]
 pub(crate) struct Volume {
     image: Image,
-    layers: Option<(Layers, Share)>,
+    layers: Option<(Layers, LayerReader)>,
     discards: bool,
-    /// Where the image is being prepared.
+    /// Set while the image is filled or flattened.
     gate: Option<Arc<Gate>>,
     failures: AtomicU64,
 }
 
 impl Volume {
-    pub(crate) fn new(image: Image, layers: Option<(Layers, Share)>, discards: bool, gate: Option<Arc<Gate>>) -> Self {
+    pub(crate) fn new(
+        image: Image,
+        layers: Option<(Layers, LayerReader)>,
+        discards: bool,
+        gate: Option<Arc<Gate>>,
+    ) -> Self {
         Self { image, layers, discards, gate, failures: AtomicU64::new(0) }
     }
 
-    /// The image, and what lies below it.
+    /// The image and its layers.
     pub(crate) fn parts(&self) -> (&Image, Option<&Layers>) {
         (&self.image, self.layers())
     }
 
-    /// How it reads what lies below the image.
-    pub(crate) fn share(&self) -> Option<&Share> {
-        self.layers.as_ref().map(|(_, share)| share)
+    /// The reader of its layers.
+    pub(crate) fn layer_reader(&self) -> Option<&LayerReader> {
+        self.layers.as_ref().map(|(_, reader)| reader)
     }
 
     fn layers(&self) -> Option<&Layers> {
@@ -58,13 +63,16 @@ impl Volume {
 
     async fn act(&self, request: &Request<'_>) -> io::Result<()> {
         let (offset, len) = (request.offset, request.len);
-        // Where the disk is larger than its volume (`bulkhead_sys::ublk::sized`), what looks for signatures reads beyond that.
-        let held =
-            if request.op == Op::Flush { len } else { self.image.held(offset, len, |size| self.begin_growth(size))? };
-        if held < len && request.op != Op::Read {
+        // The disk may be larger than its volume (`bulkhead_sys::ublk::sized`); programs that look for signatures read beyond the end.
+        let available = if request.op == Op::Flush {
+            len
+        } else {
+            self.image.available(offset, len, |size| self.begin_growth(size))?
+        };
+        if available < len && request.op != Op::Read {
             return Err(Errno::NOSPC.into());
         }
-        let range = offset..offset + held;
+        let range = offset..offset + available;
         let _pass = match &self.gate {
             Some(gate) if matches!(request.op, Op::Write | Op::WriteZeroes) => {
                 gate.enter(request, range.clone()).await?
@@ -72,25 +80,25 @@ impl Volume {
             Some(gate) if request.op == Op::Flush => gate.enter(request, FLUSHES).await?,
             _ => None,
         };
-        let done = self.carry_out(request, range, held).await;
+        let done = self.carry_out(request, range, available).await;
         if let Some(gate) = &self.gate
             && (request.op == Op::Flush || request.fua)
         {
-            // A full disk has lost nothing that was there.
+            // ENOSPC loses no earlier write.
             if done.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::StorageFull) {
-                gate.note_failed_flush();
+                gate.record_failed_flush();
             }
-            gate.tell_failure()?;
+            gate.take_flush_error()?;
         }
         done
     }
 
-    async fn carry_out(&self, request: &Request<'_>, range: Range<u64>, held: u64) -> io::Result<()> {
+    async fn carry_out(&self, request: &Request<'_>, range: Range<u64>, available: u64) -> io::Result<()> {
         let (image, offset, len) = (self.image.fd(), request.offset, request.len);
         match request.op {
             Op::Read => {
                 self.read(request, range).await?;
-                request.zero(to_usize(held)..to_usize(len))
+                request.zero(to_usize(available)..to_usize(len))
             }
             Op::Write => self.own(range, request.write(image, 0..to_usize(len), offset, request.fua)).await,
             Op::Flush => request.sync(image).await,
@@ -98,15 +106,15 @@ impl Volume {
             Op::WriteZeroes => self.write_zeroes(request, range).await,
             Op::Discard | Op::Other(_) => Err(Errno::OPNOTSUPP.into()),
         }?;
-        // A write with FUA is durable by itself; zeroes that replace one are made so.
+        // The write itself was issued with FUA; write-zeroes has no such flag.
         if request.fua && request.op == Op::WriteZeroes { request.sync(image).await } else { Ok(()) }
     }
 
     async fn read(&self, request: &Request<'_>, range: Range<u64>) -> io::Result<()> {
         let start = range.start;
-        // The driver keeps reads within the largest request; `Request` checks it.
+        // The driver splits reads at the size of the largest request; `Request` checks it.
         let part = |run: &Range<u64>| to_usize(run.start - start)..to_usize(run.end - start);
-        let Some((layers, share)) = &self.layers else {
+        let Some((layers, reader)) = &self.layers else {
             return request.read(self.image.fd(), part(&range), start).await;
         };
         let mut reads = Vec::new();
@@ -114,40 +122,40 @@ impl Volume {
             if source == Source::Nothing {
                 request.zero(part(&run))?;
             } else {
-                reads.push(self.read_run(request, part(&run), run, source, (layers, share)));
+                reads.push(self.read_run(request, part(&run), run, source, (layers, reader)));
             }
         }
         match reads.pop() {
             Some(only) if reads.is_empty() => only.await,
             last => {
                 reads.extend(last);
-                all(reads).await
+                join_all(reads).await
             }
         }
     }
 
-    /// Reads a run that one file has.
+    /// Reads a run that is in one file.
     async fn read_run(
         &self,
         request: &Request<'_>,
         part: Range<usize>,
         run: Range<u64>,
         source: Source,
-        (layers, share): (&Layers, &Share),
+        (layers, reader): (&Layers, &LayerReader),
     ) -> io::Result<()> {
         let Source::Layer(layer) = source else { return request.read(self.image.fd(), part, run.start).await };
         let start = run.start;
-        let missing = share.read(request, part.start, run, layer).await;
+        let missing = reader.read(request, part.start, run, layer).await;
         for rest in missing {
             let at = part.start + to_usize(rest.start - start);
             let len = rest.end - rest.start;
-            share.count_layer(layer, layers.is_cached(layer, &rest), len);
+            reader.count_layer(layer, layers.is_cached(layer, &rest), len);
             request.read(layers.fd(layer), at..at + to_usize(len), rest.start).await?;
         }
         Ok(())
     }
 
-    /// A discard is a wish: where something lies below the image, a hole in it would show that.
+    /// Discards the blocks that no layer has: a hole in the image would expose the block of a layer. A discard is advisory.
     async fn discard(&self, request: &Request<'_>, range: Range<u64>) -> io::Result<()> {
         for run in self.without_layers(&range) {
             request.punch(self.image.fd(), run.start, run.end - run.start).await?;
@@ -174,20 +182,20 @@ impl Volume {
         Ok(())
     }
 
-    /// The parts of a range that a hole in the image makes zeroes of.
+    /// The parts of a range that no layer has, so that a hole in the image reads as zeroes.
     fn without_layers(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let below = self.layers().into_iter().flat_map(|layers| layers.map.below(range.clone()));
         let holes = below.filter(|(_, source)| !matches!(source, Source::Layer(_))).map(|(run, _)| run);
         holes.chain(self.layers.is_none().then(|| range.clone()))
     }
 
-    /// Has the image own what a write to it wrote: all of the range, or when it fails what got there.
+    /// Marks blocks that a write has written as owned by the image: the whole range, or after an error the blocks that were written.
     async fn own(&self, range: Range<u64>, write: impl Future<Output = io::Result<()>>) -> io::Result<()> {
         let written = write.await;
         if let Some(layers) = self.layers() {
             match &written {
                 Ok(()) => layers.map.own(range),
-                Err(_) => layers.own_what_was_written(&self.image, range)?,
+                Err(_) => layers.own_after_error(&self.image, range)?,
             }
         }
         written
@@ -201,7 +209,7 @@ impl Target for Volume {
         }
         let done = self.act(request).await;
         if let Err(error) = &done {
-            // A disk that fails does so often: the first, the second, the fourth … is worth a line.
+            // A failing disk fails often: log failure 1, 2, 4, 8 …
             let count = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
             if count.is_power_of_two() {
                 tracing::error!(op = ?request.op, offset = request.offset, len = request.len, %error, count, "a request failed");
@@ -211,8 +219,8 @@ impl Target for Volume {
     }
 }
 
-/// Waits for all of them; the first error, when all have ended: none may be given up while it is under way.
-async fn all(reads: Vec<impl Future<Output = io::Result<()>>>) -> io::Result<()> {
+/// Waits for all reads, and returns the first error after all have completed: none may be dropped while it is in flight.
+async fn join_all(reads: Vec<impl Future<Output = io::Result<()>>>) -> io::Result<()> {
     let mut reads: Vec<Option<Pin<Box<_>>>> = reads.into_iter().map(|read| Some(Box::pin(read))).collect();
     let mut outcome = Ok(());
     poll_fn(move |context| {

@@ -41,7 +41,7 @@ fn line(row: &HeatRow) -> Vec<String> {
     let from = match row.source {
         HeatSource::Disk(_) => "disk",
         HeatSource::Cache(_) => "host page cache",
-        HeatSource::Sibling(_) => "peer's page cache",
+        HeatSource::Peer(_) => "peer's page cache",
     };
     vec![
         row.reader.to_string(),

@@ -16,7 +16,7 @@ use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::work::{COMMAND, MAX_MESSAGE_BYTES, Order, Outcome, ReceiveTask, Report, SendTask, Task, WorkSpec};
 use bulkhead_formats::staging;
-use bulkhead_formats::stream::{Checksums, Record, encode_head, encode_header};
+use bulkhead_formats::stream::{ChecksumChain, Record, encode_head, encode_header};
 use bulkhead_sys::{packet, worker};
 use uuid::Uuid;
 
@@ -86,7 +86,7 @@ fn header() -> StreamHeader {
 /// A stream of one block.
 fn stream() -> Vec<u8> {
     let mut stream = encode_header(&header()).unwrap();
-    let mut sums = Checksums::after(&stream);
+    let mut sums = ChecksumChain::after(&stream);
     for (record, data) in [(Record::Data { offset: 8192, len: 4096 }, &[7; 4096][..]), (Record::End, &[])] {
         let head = encode_head(record);
         let sum = sums.next(&head, data);
@@ -138,7 +138,7 @@ fn an_interrupted_stream_keeps_the_received_data_and_a_second_worker_is_refused(
     socket.write_all(&stream[..stream.len() - 56]).unwrap();
     worker::end_stream(&socket);
     let fault = worker.failure();
-    assert!(fault.code == Code::Corrupt && fault.cause.contains("ends in the middle"), "{fault}");
+    assert!(fault.code == Code::Corrupt && fault.cause.contains("is truncated"), "{fault}");
     assert!(fault.hint.contains("`bulkhead volume receive p/v --token`"), "{fault:?}");
     worker.ended();
     assert_eq!(staging::state(&path).unwrap().unwrap().received, Some(Bytes(12288)));

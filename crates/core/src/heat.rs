@@ -14,8 +14,9 @@ pub enum HeatSource {
     Disk(Uuid),
     /// A layer, from the host's page cache.
     Cache(Uuid),
-    /// The page cache of a sibling, by its volume.
-    Sibling(Uuid),
+    /// The page cache of a peer, by its volume. `sibling` is its earlier name.
+    #[serde(alias = "sibling")]
+    Peer(Uuid),
 }
 
 impl HeatSource {
@@ -25,7 +26,7 @@ impl HeatSource {
         match self {
             Self::Disk(_) => "disk",
             Self::Cache(_) => "cache",
-            Self::Sibling(_) => "sibling",
+            Self::Peer(_) => "peer",
         }
     }
 
@@ -37,10 +38,8 @@ impl HeatSource {
 }
 
 /// What a volume has read from one source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct HeatCount {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadCount {
     /// From where.
     pub source: HeatSource,
     /// Reads.
@@ -50,19 +49,13 @@ pub struct HeatCount {
 }
 
 /// All that a volume's server has counted since the volume was opened, in no order.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Heat {
-    /// The version of this format: 1.
-    pub version: u32,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadCounts {
     /// The counts, one for each source.
-    pub counts: Vec<HeatCount>,
+    pub counts: Vec<ReadCount>,
 }
 
-impl Heat {
-    /// The version that is written, and the only one that is read.
-    pub const VERSION: u32 = 1;
-
+impl ReadCounts {
     /// Counts one read.
     pub fn count(&mut self, source: HeatSource, bytes: u64) {
         let found = self.counts.iter_mut().find(|count| count.source == source);
@@ -71,7 +64,7 @@ impl Heat {
                 count.requests += 1;
                 count.bytes = Bytes(count.bytes.0.saturating_add(bytes));
             }
-            None => self.counts.push(HeatCount { source, requests: 1, bytes: Bytes(bytes) }),
+            None => self.counts.push(ReadCount { source, requests: 1, bytes: Bytes(bytes) }),
         }
     }
 }
@@ -82,17 +75,24 @@ mod tests {
 
     #[test]
     fn reads_are_counted_by_their_source() {
-        let mut heat = Heat { version: Heat::VERSION, ..Heat::default() };
-        let (layer, sibling) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        for source in [HeatSource::Disk(layer), HeatSource::Sibling(sibling), HeatSource::Disk(layer)] {
+        let mut heat = ReadCounts::default();
+        let (layer, peer) = (HeatSource::Disk(Uuid::from_u128(1)), HeatSource::Peer(Uuid::from_u128(2)));
+        for source in [layer, peer, layer] {
             heat.count(source, 4096);
         }
-        let text = serde_json::to_string(&heat).unwrap();
-        assert_eq!(
-            text,
-            r#"{"version":1,"counts":[{"source":{"from":"disk","id":"00000000-0000-0000-0000-000000000001"},"requests":2,"bytes":8192},{"source":{"from":"sibling","id":"00000000-0000-0000-0000-000000000002"},"requests":1,"bytes":4096}]}"#
-        );
-        assert_eq!(serde_json::from_str::<Heat>(&text).unwrap(), heat);
-        assert!(HeatSource::Cache(layer).saves_the_disk() && !HeatSource::Disk(layer).saves_the_disk());
+        let count = |source, requests, bytes| ReadCount { source, requests, bytes: Bytes(bytes) };
+        assert_eq!(heat.counts, [count(layer, 2, 8192), count(peer, 1, 4096)]);
+        assert!(peer.saves_the_disk() && !layer.saves_the_disk());
+        assert!(HeatSource::Cache(Uuid::nil()).saves_the_disk());
+    }
+
+    #[test]
+    fn a_peer_is_read_by_its_earlier_name_too() {
+        let peer = HeatSource::Peer(Uuid::from_u128(2));
+        let text = serde_json::to_string(&peer).unwrap();
+        assert_eq!(text, r#"{"from":"peer","id":"00000000-0000-0000-0000-000000000002"}"#);
+        for text in [text.replace("peer", "sibling"), text] {
+            assert_eq!(serde_json::from_str::<HeatSource>(&text).unwrap(), peer);
+        }
     }
 }

@@ -332,7 +332,7 @@ fn place_journal(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Optio
     })
 }
 
-/// Lets a volume's siblings read what it has in memory, where it asks them as well.
+/// Lets a volume's peers read from its page cache, if it reads from theirs.
 fn lend(backend: &dyn Backend, volume: &Volume, target: &Path) -> Option<Action> {
     volume.read_from.asks_peers().then(|| {
         Action::Mount(MountAction::AttachPeer {

@@ -29,7 +29,7 @@ impl Engine {
         for pool in &pools {
             findings.extend(of_pool(pool, &self.room_in(pool)));
             if matches!(pool.source, PoolSource::File { .. }) {
-                findings.extend(of_content(&self.volumes_in(pool), &self.parts(pool)));
+                findings.extend(of_content(&self.volumes_in(pool), &self.incomplete_receives(pool)));
             }
         }
         let mappings = self.host().records(&self.dirs.run.join("mappings"), "").unwrap_or_default();

@@ -39,8 +39,8 @@ impl Engine {
                 }
                 // A thin volume's server knows no layers, but the one snapshot that it shares with.
                 let origin = volume.origin.as_ref().filter(|_| on_lvm).map(|name| format!("{}/{name}", pool.name));
-                let heat = self.host().heat(volume.uuid)?;
-                rows.extend(heat.counts.into_iter().map(|count| (reference.clone(), origin.clone(), count)));
+                let counts = self.host().read_counts(volume.uuid)?.counts;
+                rows.extend(counts.into_iter().map(|count| (reference.clone(), origin.clone(), count)));
             }
         }
         let short = |id: Uuid| id.to_string().split('-').next().unwrap_or_default().to_owned();
@@ -50,7 +50,7 @@ impl Engine {
                 source_name: match count.source {
                     HeatSource::Disk(layer) | HeatSource::Cache(layer) => origin
                         .unwrap_or_else(|| layers.get(&layer).map_or_else(|| short(layer), |(_, name)| name.clone())),
-                    HeatSource::Sibling(volume) => volumes.get(&volume).cloned().unwrap_or_else(|| short(volume)),
+                    HeatSource::Peer(volume) => volumes.get(&volume).cloned().unwrap_or_else(|| short(volume)),
                 },
                 reader,
                 source: count.source,

@@ -14,7 +14,7 @@ use bulkhead_core::cow::LayersView;
 use bulkhead_core::devname::DevName;
 use bulkhead_core::error::Fault;
 use bulkhead_core::health::{Backing, Space};
-use bulkhead_core::heat::Heat;
+use bulkhead_core::heat::ReadCounts;
 use bulkhead_core::identity::Identity;
 use bulkhead_core::journal::Accounting;
 use bulkhead_core::merge::LayerTree;
@@ -259,11 +259,11 @@ pub trait Volumes {
     /// When it cannot be read.
     fn journal_bytes(&self, device: &DeviceRef) -> Result<Option<Bytes>, Fault>;
 
-    /// What the server of a volume has read, by source.
+    /// How much a volume has read of shared blocks, by source.
     ///
     /// # Errors
-    /// When what it told cannot be read.
-    fn heat(&self, volume: Uuid) -> Result<Heat, Fault>;
+    /// When the file of its counts cannot be read.
+    fn read_counts(&self, volume: Uuid) -> Result<ReadCounts, Fault>;
 
     /// How the journal of a tenant's mounted volume is charged.
     fn accounting(&self, device: &DeviceRef, fs: FsKind, tenant: &Name) -> Accounting;

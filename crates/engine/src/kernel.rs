@@ -82,7 +82,7 @@ impl Kernel {
             // Without a bus, tenants have plain cgroups, which systemd leaves alone.
             systemd: (systemd::is_running(&roots) && systemd::has_bus(&roots)).then(Manager::default),
             roots,
-            requests: bulkhead_formats::servers::REQUESTS,
+            requests: bulkhead_formats::servers::DEFAULT_REQUESTS,
             program: "/proc/self/exe".into(),
             has_processes: false,
             layers: RwLock::default(),

@@ -63,7 +63,7 @@ pub struct Seen {
     /// The shares that are held.
     pub holds: Vec<HoldView>,
     /// What volumes have read of what they share.
-    pub heat: Vec<HeatRow>,
+    pub shared_reads: Vec<HeatRow>,
     /// The room in pools, by their names.
     pub pools: Vec<(Name, Space)>,
     /// How much has been trimmed in pools, by their names.
@@ -144,7 +144,7 @@ impl Collector for Seen {
         let labels: Labels<'_, 2> = [("method", method), ("reason", &reason)];
         observing.encode_family(&labels)?.encode_gauge(&i64::from(self.observed.is_ok()))?;
         holds(encoder, &self.holds)?;
-        shared_reads(encoder, &self.heat)?;
+        shared_reads(encoder, &self.shared_reads)?;
         pools(encoder, &self.pools)?;
         trimmed(encoder, &self.trimmed)?;
         problems(encoder, &self.problems)?;
@@ -305,8 +305,8 @@ fn holds(encoder: &mut DescriptorEncoder<'_>, holds: &[HoldView]) -> fmt::Result
 /// Name, help, unit and value of a figure of what a volume reads from one source.
 type SharedFigure = (&'static str, &'static str, Option<&'static Unit>, fn(&HeatRow) -> u64);
 
-fn shared_reads(encoder: &mut DescriptorEncoder<'_>, heat: &[HeatRow]) -> fmt::Result {
-    if heat.is_empty() {
+fn shared_reads(encoder: &mut DescriptorEncoder<'_>, shared_reads: &[HeatRow]) -> fmt::Result {
+    if shared_reads.is_empty() {
         return Ok(());
     }
     let figures: [SharedFigure; 2] = [
@@ -322,7 +322,7 @@ fn shared_reads(encoder: &mut DescriptorEncoder<'_>, heat: &[HeatRow]) -> fmt::R
     ];
     for (name, help, unit, value) in figures {
         let mut counts = counter(encoder, name, help, unit)?;
-        for row in heat {
+        for row in shared_reads {
             let reader = row.reader.to_string();
             let labels: Labels<'_, 3> =
                 [("reader", &reader), ("source", &row.source_name), ("from", row.source.word())];

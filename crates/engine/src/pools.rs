@@ -101,10 +101,10 @@ impl Engine {
             return Err(Fault::new(Code::InUse, format!("pool {name}"), cause)
                 .reason(Reason::PoolHasVolumes { pool: pool.name }));
         }
-        if let Some(part) = self.parts(&pool)?.first() {
-            let cause = format!("{} has been received only in part", part.volume);
+        if let Some(receive) = self.incomplete_receives(&pool)?.first() {
+            let cause = format!("the transfer of {} is incomplete", receive.volume);
             return Err(Fault::new(Code::InUse, format!("pool {name}"), cause)
-                .reason(Reason::PoolHasPart { volume: part.volume.clone() }));
+                .reason(Reason::PoolHasPart { volume: receive.volume.clone() }));
         }
         let steps = match &pool.source {
             PoolSource::Lvm { vg, thin_pool, device: Some(device) } => {
@@ -392,7 +392,7 @@ impl Engine {
         let found = self.volumes_in(pool);
         let mut findings = of_pool(pool, &space);
         findings.extend(of_devices);
-        findings.extend(of_content(&found, &self.parts(pool)));
+        findings.extend(of_content(&found, &self.incomplete_receives(pool)));
         PoolView {
             name: pool.name.clone(),
             kind: pool.source.kind().to_owned(),

@@ -122,7 +122,7 @@ impl Engine {
         if let Err(fault) = self.complete_received(pool, problems) {
             problems.push(fault);
         }
-        self.give_up_imports(pool, Duration::ZERO);
+        self.discard_interrupted_imports(pool, Duration::ZERO);
         self.executor.run_steps(backend.tidy(), false).map(drop)
     }
 

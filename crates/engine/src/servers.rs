@@ -17,7 +17,7 @@ use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::health::{self, HOST};
 use bulkhead_core::serve::ServeSpec;
-use bulkhead_formats::servers::{self, Happened, Watch};
+use bulkhead_formats::servers::{self, RegistryChanges, RegistryWatcher};
 use bulkhead_sys::background;
 use bulkhead_sys::process::Handle;
 use bulkhead_sys::roots::Roots;
@@ -31,10 +31,10 @@ use crate::kernel::Kernel;
 const FIRST_LIMIT: Duration = Duration::from_secs(20);
 
 /// The first and the longest delay before a failed start is retried; it doubles each time.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
+const RETRY_DELAYS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
 
 /// A server that exits within this time of its start counts as failed.
-const SERVED: Duration = Duration::from_secs(2);
+const MIN_UPTIME: Duration = Duration::from_secs(2);
 
 /// Most successors that are started at a time.
 const MAX_STARTING: usize = 16;
@@ -47,9 +47,9 @@ const MAX_STARTING: usize = 16;
 pub fn watch_servers(kernel: Arc<Kernel>) -> Result<(), Fault> {
     let failed =
         |error: io::Error| Fault::new(Code::Internal, "block servers", format!("they cannot be watched: {error}"));
-    let watch = Arc::new(Watch::new(&Roots::host()).map_err(failed)?);
+    let watcher = Arc::new(RegistryWatcher::new(&Roots::host()).map_err(failed)?);
     let (started, ended) = channel();
-    let starter = Starter { roots: Roots::host(), kernel, watch: Arc::clone(&watch), started };
+    let starter = Starter { roots: Roots::host(), kernel, watcher: Arc::clone(&watcher), started };
     let mut servers = Servers {
         starter: Arc::new(starter),
         ended,
@@ -59,7 +59,7 @@ pub fn watch_servers(kernel: Arc<Kernel>) -> Result<(), Fault> {
         tries: BTreeMap::new(),
     };
     let (settled, is_settled) = channel();
-    let look = move || {
+    let supervise = move || {
         if let Err(error) = background::become_flusher() {
             let evidence = format!(
                 "when memory is short, the successor of a block server may wait for the volume that waits for it: {}",
@@ -67,20 +67,20 @@ pub fn watch_servers(kernel: Arc<Kernel>) -> Result<(), Fault> {
             );
             servers.starter.kernel.conditions().set(Finding::new(FindingId::ServersMayDeadlock, HOST, evidence));
         }
-        // What there is was not seen to come.
-        let mut happened = Happened { missed: true, ..Happened::default() };
+        // Devices that exist already cause no events: check all of them.
+        let mut changes = RegistryChanges { overflowed: true, ..RegistryChanges::default() };
         loop {
-            let has_missed = happened.missed;
-            let found = servers.settle(happened);
+            let overflowed = changes.overflowed;
+            let found = servers.settle(changes);
             if found.settled {
-                // Only the first time somebody waits for that.
+                // The receiver waits for the first message only.
                 let _ = settled.send(());
             }
-            happened = watch.wait(found.again);
-            happened.missed |= has_missed && found.is_unknown;
+            changes = watcher.wait(found.again);
+            changes.overflowed |= overflowed && found.is_unknown;
         }
     };
-    thread::Builder::new().name("servers".to_owned()).spawn(look).map_err(failed)?;
+    thread::Builder::new().name("servers".to_owned()).spawn(supervise).map_err(failed)?;
     if is_settled.recv_timeout(FIRST_LIMIT).is_err() {
         tracing::warn!("a block server that is gone has no successor yet: I/O on its volume waits");
     }
@@ -91,7 +91,7 @@ pub fn watch_servers(kernel: Arc<Kernel>) -> Result<(), Fault> {
 struct Starter {
     roots: Roots,
     kernel: Arc<Kernel>,
-    watch: Arc<Watch>,
+    watcher: Arc<RegistryWatcher>,
     /// Where those threads report the outcome.
     started: Sender<(Uuid, Result<(), String>)>,
 }
@@ -133,12 +133,12 @@ struct Try {
 impl Try {
     /// Whether a successor was started just now.
     fn is_new(&self, now: Instant) -> bool {
-        self.started.is_some_and(|at| now.saturating_duration_since(at) < SERVED)
+        self.started.is_some_and(|at| now.saturating_duration_since(at) < MIN_UPTIME)
     }
 
     /// Records a failure, and schedules the next attempt.
     fn failed(&mut self, why: String, now: Instant) {
-        let wait = AGAIN.0.saturating_mul(1u32.checked_shl(self.failed).unwrap_or(u32::MAX)).min(AGAIN.1);
+        let wait = RETRY_DELAYS.0.saturating_mul(1u32.checked_shl(self.failed).unwrap_or(u32::MAX)).min(RETRY_DELAYS.1);
         self.failed = self.failed.saturating_add(1);
         (self.is_starting, self.started, self.next) = (false, None, Some(now + wait));
         self.why = why;
@@ -157,28 +157,28 @@ struct Found {
 
 impl Servers {
     /// Checks the devices with events and those that are due, and starts successors.
-    fn settle(&mut self, happened: Happened) -> Found {
+    fn settle(&mut self, changes: RegistryChanges) -> Found {
         let now = Instant::now();
         let tried: Vec<(Uuid, Result<(), String>)> = self.ended.try_iter().collect();
         for (volume, outcome) in tried {
             self.record_try(volume, outcome, now);
         }
-        match self.recorded(happened, now) {
-            Ok(recorded) => {
+        match self.to_check(changes, now) {
+            Ok(entries) => {
                 let mut control = None;
-                for (id, spec) in recorded {
+                for (id, spec) in entries {
                     self.due.remove(&id);
                     self.queue.remove(&id);
                     match spec {
                         Some(spec) => self.check_device(&mut control, id, spec, now),
-                        None => self.forget(id),
+                        None => self.remove(id),
                     }
                 }
             }
             Err(error) => {
                 let evidence = format!("the block servers cannot be listed ({error})");
                 self.starter.kernel.conditions().set(Finding::new(FindingId::ServersUnlisted, HOST, evidence));
-                return Found { again: Some(AGAIN.0), settled: false, is_unknown: true };
+                return Found { again: Some(RETRY_DELAYS.0), settled: false, is_unknown: true };
             }
         }
         self.starter.kernel.conditions().clear(FindingId::ServersUnlisted, HOST);
@@ -187,19 +187,19 @@ impl Servers {
         Found { again, settled: self.n_starting() == 0 && self.queue.is_empty(), is_unknown: false }
     }
 
-    /// The registrations of the devices to check now; `None` for those that are no longer registered.
-    fn recorded(&self, happened: Happened, now: Instant) -> io::Result<Vec<(u32, Option<ServeSpec>)>> {
+    /// The devices to check now with their entries; `None` for those that are no longer registered.
+    fn to_check(&self, changes: RegistryChanges, now: Instant) -> io::Result<Vec<(u32, Option<ServeSpec>)>> {
         let roots = &self.starter.roots;
-        if happened.missed {
-            let all: BTreeMap<u32, ServeSpec> = servers::all(roots)?.into_iter().collect();
-            let gone: Vec<u32> = self.devices.keys().filter(|id| !all.contains_key(id)).copied().collect();
-            let recorded = all.into_iter().map(|(id, spec)| (id, Some(spec)));
-            return Ok(recorded.chain(gone.into_iter().map(|id| (id, None))).collect());
+        if changes.overflowed {
+            let entries: BTreeMap<u32, ServeSpec> = servers::list(roots)?.into_iter().collect();
+            let gone: Vec<u32> = self.devices.keys().filter(|id| !entries.contains_key(id)).copied().collect();
+            let entries = entries.into_iter().map(|(id, spec)| (id, Some(spec)));
+            return Ok(entries.chain(gone.into_iter().map(|id| (id, None))).collect());
         }
-        let mut ids = happened.at;
+        let mut ids = changes.devices;
         ids.extend(self.due.iter().filter(|(_, due)| **due <= now).map(|(id, _)| *id));
         ids.extend(self.queue.iter().take(MAX_STARTING.saturating_sub(self.n_starting())));
-        Ok(ids.into_iter().map(|id| (id, servers::of_device(roots, id))).collect())
+        Ok(ids.into_iter().map(|id| (id, servers::spec_of_device(roots, id))).collect())
     }
 
     fn n_starting(&self) -> usize {
@@ -211,7 +211,7 @@ impl Servers {
         let of_volume = self.devices.iter().filter(|(_, device)| device.volume == volume);
         let ids: Vec<u32> = of_volume.map(|(id, _)| *id).collect();
         if ids.is_empty() {
-            // Its device is gone meanwhile.
+            // Its device was removed meanwhile.
             self.tries.remove(&volume);
             return;
         }
@@ -223,9 +223,9 @@ impl Servers {
         }
     }
 
-    fn forget(&mut self, id: u32) {
+    fn remove(&mut self, id: u32) {
         let Some(Device { volume, .. }) = self.devices.remove(&id) else { return };
-        // One that is being started says how that ended.
+        // A successor that is being started still reports its outcome.
         if self.tries.get(&volume).is_some_and(|tried| !tried.is_starting) {
             self.tries.remove(&volume);
         }
@@ -233,28 +233,28 @@ impl Servers {
 
     fn check_device(&mut self, control: &mut Option<Control>, id: u32, spec: ServeSpec, now: Instant) {
         let volume = spec.volume;
-        // Also asked before the look: what was ended on purpose may be forgotten by the time that this has been looked at.
+        // Read before the check, too: a server that was stopped on purpose may be unmarked by the time the check is done.
         let was_replacing = self.starter.kernel.is_replacing(volume);
         let found = self.starter.server(control, id, &spec);
-        // The end of the one before is waited for no longer.
+        // Drops the handle of the previous server, which ends the wait for its exit.
         let mut device = Device { volume, image: spec.image.clone(), server: None };
         match found {
             Ok(server) => {
                 if let Some(server) = server {
-                    if let Err(error) = self.starter.watch.add(id, &server) {
+                    if let Err(error) = self.starter.watcher.add(id, &server) {
                         tracing::error!(%error, device = id, "cannot wait for the exit of a block server");
-                        self.due.insert(id, now + AGAIN.0);
+                        self.due.insert(id, now + RETRY_DELAYS.0);
                     }
                     device.server = Some(server);
                 }
                 match self.tries.get(&volume) {
-                    Some(tried) if tried.is_new(now) => drop(self.due.insert(id, now + SERVED)),
+                    Some(tried) if tried.is_new(now) => drop(self.due.insert(id, now + MIN_UPTIME)),
                     _ => drop(self.tries.remove(&volume)),
                 }
             }
-            // Whoever ended it starts the next one, removes the device, or fails and leaves that to us.
+            // The thread that stopped it starts its successor or removes the device; if that fails, the next check replaces it.
             Err(_) if was_replacing || self.starter.kernel.is_replacing(volume) => {
-                self.due.insert(id, now + AGAIN.0);
+                self.due.insert(id, now + RETRY_DELAYS.0);
             }
             Err(gone) => self.replace(id, spec, &gone, now),
         }
@@ -264,7 +264,7 @@ impl Servers {
     /// Replaces a server that is gone, now or later.
     fn replace(&mut self, id: u32, spec: ServeSpec, gone: &str, now: Instant) {
         let (volume, n_starting) = (spec.volume, self.n_starting());
-        // What served before it ended has a successor at once.
+        // A server that ran for some time is replaced without delay.
         if self.tries.get(&volume).is_some_and(|tried| tried.started.is_some() && !tried.is_new(now)) {
             self.tries.remove(&volume);
         }
@@ -273,7 +273,7 @@ impl Servers {
             tried.failed("it exited again".to_owned(), now);
         }
         match tried.next {
-            // It says how that ended.
+            // Its outcome is still to be reported.
             _ if tried.is_starting => {}
             Some(next) if next > now => drop(self.due.insert(id, next)),
             _ if n_starting >= MAX_STARTING => drop(self.queue.insert(id)),
@@ -289,7 +289,7 @@ impl Servers {
 
     /// Reports images without a server whose successors do not start, or exit at once.
     fn report_gone(&self) {
-        // In most cases there are none, and none of a thousand devices is looked at.
+        // Usually there are none, and this does not iterate over a thousand devices.
         let failed = self.tries.iter().filter(|(_, tried)| tried.failed > 0);
         let devices = failed.flat_map(|(volume, tried)| {
             self.devices.values().filter(move |device| device.volume == *volume).map(move |device| (device, tried))
@@ -308,14 +308,14 @@ impl Servers {
         let (starter, volume) = (Arc::clone(&self.starter), spec.volume);
         let start = move || {
             let outcome = starter.start(&spec);
-            // Fails when nobody looks after servers any more.
+            // Fails when supervision has ended.
             let _ = starter.started.send((volume, outcome));
-            starter.watch.wake();
+            starter.watcher.wake();
         };
         if let Err(error) = thread::Builder::new().name("successor".to_owned()).spawn(start) {
-            // Tried again like any other that failed.
+            // Retried like any other failure.
             let _ = self.starter.started.send((volume, Err(format!("cannot start a thread ({error})"))));
-            self.starter.watch.wake();
+            self.starter.watcher.wake();
         }
     }
 }
@@ -340,9 +340,9 @@ impl Starter {
     }
 
     fn start(&self, spec: &ServeSpec) -> Result<(), String> {
-        // The tenant may be gone with its cgroups; whoever has the volume now puts the server into its own.
-        let is_there = |cgroup: &CgroupPath| self.roots.cgroup_dir(cgroup).is_dir();
-        let spec = ServeSpec { cgroup: spec.cgroup.clone().filter(is_there), ..spec.clone() };
+        // The tenant may have been removed with its cgroups; when the volume gets another tenant, the server is moved to its cgroup.
+        let exists = |cgroup: &CgroupPath| self.roots.cgroup_dir(cgroup).is_dir();
+        let spec = ServeSpec { cgroup: spec.cgroup.clone().filter(exists), ..spec.clone() };
         self.kernel.start_successor(&spec).map_err(|fault| fault.cause)
     }
 }
@@ -355,7 +355,7 @@ impl Replacing {
     /// Marks a volume until the guard is dropped.
     pub(crate) fn begin(&self, volume: Uuid) -> impl Drop + '_ {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(volume).or_default() += 1;
-        Replaced { replacing: self, volume }
+        ReplacingGuard { replacing: self, volume }
     }
 
     pub(crate) fn contains(&self, volume: Uuid) -> bool {
@@ -363,18 +363,18 @@ impl Replacing {
     }
 }
 
-struct Replaced<'a> {
+struct ReplacingGuard<'a> {
     replacing: &'a Replacing,
     volume: Uuid,
 }
 
-impl Drop for Replaced<'_> {
+impl Drop for ReplacingGuard<'_> {
     fn drop(&mut self) {
-        let mut all = self.replacing.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(n) = all.get_mut(&self.volume) {
+        let mut volumes = self.replacing.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(n) = volumes.get_mut(&self.volume) {
             *n -= 1;
             if *n == 0 {
-                all.remove(&self.volume);
+                volumes.remove(&self.volume);
             }
         }
     }
@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_cannot_start_is_tried_less_and_less_often() {
+    fn failed_starts_are_retried_with_exponential_backoff() {
         let now = Instant::now();
         let mut tried = Try::default();
         let mut waits = Vec::new();
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_being_replaced_until_the_last_who_does_it_is_done() {
+    fn a_volume_is_marked_until_the_last_guard_is_dropped() {
         let (replacing, volume) = (Replacing::default(), Uuid::from_u128(7));
         let first = replacing.begin(volume);
         let second = replacing.begin(volume);

@@ -126,12 +126,12 @@ impl Service {
         let list = |engine: &Engine| {
             (engine.heatmap().unwrap_or_default(), engine.room().unwrap_or_default(), engine.findings())
         };
-        let (heat, pools, mut findings) = self.read(move |engine| Ok(list(engine))).await.unwrap_or_default();
+        let (shared_reads, pools, mut findings) = self.read(move |engine| Ok(list(engine))).await.unwrap_or_default();
         findings.extend(self.service_findings());
         let problems = self.0.engine.problem_counts();
         let trimmed = self.0.engine.trimmed().clone();
         let observed = self.observe(Duration::ZERO).await;
-        metrics::Seen { observed, holds, heat, pools, trimmed, problems, findings }
+        metrics::Seen { observed, holds, shared_reads, pools, trimmed, problems, findings }
     }
 
     /// The daemon's version, and facts and findings about the host.

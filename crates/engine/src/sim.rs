@@ -70,7 +70,7 @@ struct World {
     empty: BTreeSet<PathBuf>,
     /// What is being received.
     staging_files: BTreeMap<PathBuf, StagingState>,
-    /// Where the volumes are mounted whose siblings read from them.
+    /// Mount points of volumes that peers may read from.
     peers: BTreeMap<Uuid, PathBuf>,
     /// Which image is served as the device of which volume.
     owners: BTreeMap<Uuid, PathBuf>,
@@ -353,7 +353,7 @@ impl Sim {
         self.world().files.remove(Path::new(path));
     }
 
-    /// The sibling reader is killed.
+    /// Kills the peer reader.
     pub(crate) fn kill_peer_reader(&self) {
         self.world().peers.clear();
     }

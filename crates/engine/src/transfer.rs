@@ -26,15 +26,16 @@ use uuid::Uuid;
 use crate::engine::{Engine, Located};
 use crate::room::Takes;
 
-/// How long the staging file of an import is unused before the import counts as interrupted: between two steps nothing has it open.
+/// How long the staging file of an import has to be unused before the import counts as interrupted. Between two steps no process has it
+/// open.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Returns the devices or files to read for sending a snapshot, after making them immutable. Idempotent.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no snapshot, when the receiver cannot have the one that is given, or has begun with something else; `Unsupported` where a pool has no
-    /// snapshots, and for XFS on a thin pool.
+    /// `InvalidArgument` if it is not a snapshot, the base was never sent, or the resume token is of another transfer; `Unsupported` if
+    /// the pool has no snapshots, and for XFS on a thin pool.
     pub fn volume_send(
         &self,
         reference: &VolumeRef,
@@ -42,7 +43,7 @@ impl Engine {
         dry_run: bool,
     ) -> Result<Done<SendTask>, Fault> {
         let located = self.locate_ready(reference)?;
-        // Refuses where no snapshot can be sent.
+        // Fails if the pool has no snapshots.
         let freeze = located.backend.freeze(&located.volume, Uuid::new_v4())?;
         if !located.volume.read_only {
             let cause = "it is not a snapshot, and may change while it is sent";
@@ -125,26 +126,26 @@ impl Engine {
     /// Starts or resumes receiving a snapshot as a volume. Idempotent.
     ///
     /// # Errors
-    /// `AlreadyExists`; `NotFound` for a pool or a base that is not there; `NoSpace`; `Unsupported` on LVM.
+    /// `AlreadyExists`; `NotFound` if the pool or the base does not exist; `NoSpace`; `Unsupported` on LVM.
     pub fn volume_receive(
         &self,
         reference: &VolumeRef,
         header: &StreamHeader,
         dry_run: bool,
     ) -> Result<Done<ReceiveView>, Fault> {
-        let (pool, part) = self.part_of(reference)?;
+        let (pool, staging) = self.staging_path(reference)?;
         let object = format!("volume {reference}");
         self.check_unused(&pool, &reference.name)?;
         let wanted = received_volume(&pool, &reference.name, header, Uuid::nil());
-        // Whether the pool can have such volumes at all.
-        backend::backend(&pool).receive(&part, &wanted)?;
+        // Fails if the pool does not support such volumes.
+        backend::backend(&pool).receive(&staging, &wanted)?;
         if is_base(header.content) {
             volume::checked_size(&wanted, header.size_bytes, Bytes(BLOCK_BYTES))?;
         }
         if is_base(header.content) && !dry_run {
-            self.give_up_imports(&pool, ABANDONED_AFTER);
+            self.discard_interrupted_imports(&pool, ABANDONED_AFTER);
         }
-        let received = self.being_received(&part)?.map_or(Bytes(0), received_bytes);
+        let received = self.transfer_state(&staging)?.map_or(Bytes(0), received_bytes);
         if header.start_bytes > received {
             let cause =
                 format!("the stream begins at {}, but only {received} has been received so far", header.start_bytes);
@@ -153,7 +154,7 @@ impl Engine {
         }
         let _room = self.reserve(&pool, header.data_bytes, Takes::Unseen, &object)?;
         let (content, base, size_bytes) = (header.content, header.base, header.size_bytes);
-        let create = Action::Layer(LayerAction::CreateStagingFile { path: part.clone(), content, base, size_bytes });
+        let create = Action::Layer(LayerAction::CreateStagingFile { path: staging.clone(), content, base, size_bytes });
         let steps = self.executor.run_steps(vec![create], dry_run)?;
         let object = if dry_run { None } else { Some(self.volume_receiving(reference)?) };
         Ok(Done { object, steps, dry_run })
@@ -162,11 +163,11 @@ impl Engine {
     /// The progress of receiving a volume.
     ///
     /// # Errors
-    /// `NotFound` when nothing is being received under that name.
+    /// `NotFound` if there is no transfer under that name.
     pub fn volume_receiving(&self, reference: &VolumeRef) -> Result<ReceiveView, Fault> {
-        let (_, part) = self.part_of(reference)?;
-        let found = self.being_received(&part)?.ok_or_else(|| {
-            Fault::new(Code::NotFound, format!("volume {reference}"), "nothing of it has been received so far")
+        let (_, staging) = self.staging_path(reference)?;
+        let found = self.transfer_state(&staging)?.ok_or_else(|| {
+            Fault::new(Code::NotFound, format!("volume {reference}"), "nothing has been received so far")
                 .reason(Reason::NothingReceived { volume: reference.clone() })
         })?;
         Ok(ReceiveView {
@@ -175,27 +176,27 @@ impl Engine {
             base: found.base,
             size_bytes: found.size,
             received_bytes: received_bytes(found),
-            part,
+            part: staging,
         })
     }
 
     /// The state of a staging file, unless it has become a layer and only its name is left.
-    fn being_received(&self, part: &Path) -> Result<Option<StagingState>, Fault> {
-        Ok(self.host().staging_file(part)?.filter(|found| found.layer != StagingLayer::Same))
+    fn transfer_state(&self, staging: &Path) -> Result<Option<StagingState>, Fault> {
+        Ok(self.host().staging_file(staging)?.filter(|found| found.layer != StagingLayer::Same))
     }
 
-    /// Makes a snapshot of what was received completely.
+    /// Makes a snapshot of a complete staging file.
     ///
     /// # Errors
-    /// `InvalidArgument` when something is missing; `Corrupt` when its file system is damaged. The staging file is kept then.
+    /// `InvalidArgument` if it is incomplete; `Corrupt` if its file system is damaged. The staging file is kept then.
     pub fn volume_received(
         &self,
         reference: &VolumeRef,
         header: &StreamHeader,
         dry_run: bool,
     ) -> Result<Done<VolumeView>, Fault> {
-        let (pool, part) = self.part_of(reference)?;
-        let found = self.host().staging_file(&part)?;
+        let (pool, staging) = self.staging_path(reference)?;
+        let found = self.host().staging_file(&staging)?;
         if !found.is_some_and(|found| found.content == header.content && found.received.is_none()) {
             let cause = format!("not all of {} has been received", header.content);
             return Err(Fault::new(Code::InvalidArgument, format!("volume {reference}"), cause)
@@ -204,21 +205,21 @@ impl Engine {
         self.check_unused(&pool, &reference.name)?;
         let new = received_volume(&pool, &reference.name, header, Uuid::new_v4());
         let backend = backend::backend(&pool);
-        let steps = self.executor.run(&volume::receive(backend.as_ref(), &part, &new)?, dry_run)?;
+        let steps = self.executor.run(&volume::receive(backend.as_ref(), &staging, &new)?, dry_run)?;
         let object = if dry_run { None } else { Some(self.volume_inspect(reference)?) };
         Ok(Done { object, steps, dry_run })
     }
 
-    /// Discards what was received of a volume so far. Idempotent.
+    /// Discards the staging file of a volume. Idempotent.
     ///
     /// # Errors
     /// `InUse` while it is being received.
     pub fn volume_receive_abort(&self, reference: &VolumeRef, dry_run: bool) -> Result<Done<ReceiveView>, Fault> {
-        let (pool, part) = self.part_of(reference)?;
+        let (pool, staging) = self.staging_path(reference)?;
         let mut steps = Vec::new();
         // Including one whose creation was interrupted.
-        if self.part_names(&pool)?.contains(&reference.name) {
-            let remove = vec![Action::Layer(LayerAction::RemoveStagingFile { path: part })];
+        if self.staging_names(&pool)?.contains(&reference.name) {
+            let remove = vec![Action::Layer(LayerAction::RemoveStagingFile { path: staging })];
             steps = self.executor.run_steps([remove, backend::backend(&pool).tidy()].concat(), dry_run)?;
         }
         Ok(Done { object: None, steps, dry_run })
@@ -227,7 +228,7 @@ impl Engine {
     /// Removes staging files of completely received volumes, which a crash before the last step leaves. One that cannot be removed
     /// does not affect the others.
     pub(crate) fn complete_received(&self, pool: &Pool, problems: &mut Vec<Fault>) -> Result<(), Fault> {
-        let names = self.part_names(pool)?;
+        let names = self.staging_names(pool)?;
         if names.is_empty() {
             return Ok(());
         }
@@ -235,11 +236,12 @@ impl Engine {
             if volume.state != VolumeState::Ready || !names.contains(&volume.name) {
                 continue;
             }
-            let (_, part) = self.part_of(&volume.reference())?;
-            let removed = self.host().staging_file(&part).and_then(|found| {
+            let (_, staging) = self.staging_path(&volume.reference())?;
+            let removed = self.host().staging_file(&staging).and_then(|found| {
                 let is_done = |found: StagingState| found.received.is_none() && found.layer != StagingLayer::Missing;
-                let remove =
-                    found.is_some_and(is_done).then_some(Action::Layer(LayerAction::RemoveStagingFile { path: part }));
+                let remove = found
+                    .is_some_and(is_done)
+                    .then_some(Action::Layer(LayerAction::RemoveStagingFile { path: staging }));
                 self.executor.run_steps(remove.into_iter().collect(), false)
             });
             problems.extend(removed.err());
@@ -248,24 +250,24 @@ impl Engine {
     }
 
     /// Removes leftovers of interrupted imports from a pool: unlike a receive, an import cannot be resumed.
-    pub(crate) fn give_up_imports(&self, pool: &Pool, after: Duration) {
-        let given_up = self.parts(pool).and_then(|parts| {
-            for part in parts.into_iter().filter(|part| is_base(part.content)) {
-                if self.host().staging_file_is_abandoned(&part.part, after)? {
-                    tracing::info!(volume = %part.volume, "discarding an interrupted import");
+    pub(crate) fn discard_interrupted_imports(&self, pool: &Pool, after: Duration) {
+        let discarded = self.incomplete_receives(pool).and_then(|receives| {
+            for import in receives.into_iter().filter(|receive| is_base(receive.content)) {
+                if self.host().staging_file_is_abandoned(&import.part, after)? {
+                    tracing::info!(volume = %import.volume, "discarding an interrupted import");
                     self.executor
-                        .run_steps(vec![Action::Layer(LayerAction::RemoveStagingFile { path: part.part })], false)?;
+                        .run_steps(vec![Action::Layer(LayerAction::RemoveStagingFile { path: import.part })], false)?;
                 }
             }
             Ok(())
         });
-        if let Err(fault) = given_up {
+        if let Err(fault) = discarded {
             tracing::warn!(object = %fault.object, cause = %fault.cause, "cannot discard interrupted imports");
         }
     }
 
     /// The names of the staging files in a pool.
-    fn part_names(&self, pool: &Pool) -> Result<Vec<Name>, Fault> {
+    fn staging_names(&self, pool: &Pool) -> Result<Vec<Name>, Fault> {
         let PoolSource::File { directory, .. } = &pool.source else { return Ok(Vec::new()) };
         let entries = self.host().list_dir(directory)?.unwrap_or_default();
         let name = |entry: &String| entry.strip_suffix(PART_SUFFIX)?.strip_suffix('.')?.parse::<Name>().ok();
@@ -273,8 +275,8 @@ impl Engine {
     }
 
     /// The incomplete receives in a pool.
-    pub(crate) fn parts(&self, pool: &Pool) -> Result<Vec<ReceiveView>, Fault> {
-        let names = self.part_names(pool)?.into_iter();
+    pub(crate) fn incomplete_receives(&self, pool: &Pool) -> Result<Vec<ReceiveView>, Fault> {
+        let names = self.staging_names(pool)?.into_iter();
         let views = names.map(|name| self.volume_receiving(&VolumeRef { pool: pool.name.clone(), name }));
         views.filter(|view| !matches!(view, Err(fault) if fault.code == Code::NotFound)).collect()
     }
@@ -304,25 +306,25 @@ impl Engine {
         Ok(layers.into_iter().flat_map(|layers| layers.below).map(|layer| layer.id).collect())
     }
 
-    fn part_of(&self, reference: &VolumeRef) -> Result<(Pool, PathBuf), Fault> {
+    fn staging_path(&self, reference: &VolumeRef) -> Result<(Pool, PathBuf), Fault> {
         let pool = self.pool(&reference.pool)?;
         self.check_identity(&pool)?;
         let PoolSource::File { directory, .. } = &pool.source else { return Err(not_received(reference)) };
-        let part = part_path(directory, &reference.name);
-        Ok((pool, part))
+        let staging = part_path(directory, &reference.name);
+        Ok((pool, staging))
     }
 }
 
-/// Starts a stream where an earlier one was interrupted.
+/// Starts the stream at the offset of the resume token.
 fn resumed(mut task: SendTask, token: &ResumeToken) -> Result<SendTask, Fault> {
     let object = format!("volume {}", task.volume);
     let StreamHeader { content, base, .. } = task.header;
     if token.content != content {
-        let cause = format!("what was received in part is {}, but this is {content}", token.content);
+        let cause = format!("the resume token is of {}, and this snapshot is {content}", token.content);
         return Err(Fault::new(Code::InvalidArgument, object, cause).reason(Reason::ResumeOfOther));
     }
     if token.base != base {
-        return Err(Fault::new(Code::InvalidArgument, object, "what was received in part has another base")
+        return Err(Fault::new(Code::InvalidArgument, object, "the resume token is of a transfer with another base")
             .reason(Reason::ResumeOnOtherBase));
     }
     task.header.start_bytes = token.received_bytes;
@@ -348,8 +350,8 @@ fn sent_header(snapshot: &Volume, content: Uuid, base: Option<Uuid>) -> StreamHe
     }
 }
 
-fn received_bytes(part: StagingState) -> Bytes {
-    part.received.unwrap_or(part.size)
+fn received_bytes(state: StagingState) -> Bytes {
+    state.received.unwrap_or(state.size)
 }
 
 /// The volume for a stream with this header.

@@ -1,11 +1,10 @@
-//! Layers: what an image held at one moment, read-only from then on, below images that hold what was written since.
+//! Layers: the content of an image at one moment, read-only from then on, and the backing chain of images that store later writes.
 //!
-//! An image that lies on a layer is sparse. What it has data for is its own; the rest is the layer's, at the same offsets, and so
-//! on. The only other thing that is written down is which layer is below, in an extended attribute of each file
-//! (docs/formats/layers.md). It also names the file's inode, so that a copy is refused: few programs that copy files keep holes
-//! exactly.
+//! An image with a backing layer is sparse. Its data blocks are its own; for holes, the layer's blocks at the same offsets apply, and so
+//! on down the chain. The only metadata is an extended attribute of each file that names its backing layer (docs/formats/layers.md) and
+//! the file's own inode: a copy is refused, because few programs preserve holes exactly.
 //!
-//! Owns: the attribute, and the one moment in which an image becomes a layer. Does not: know volumes, or serve.
+//! Owns: the attribute, and the step in which an image becomes a layer. Does not: know volumes, or serve.
 
 use std::fs::{self, File, Permissions};
 use std::os::fd::AsRawFd;
@@ -23,9 +22,9 @@ use uuid::Uuid;
 use bulkhead_sys::extents::{self, Kind};
 use bulkhead_sys::file::{FileError, flock_within, io_error, sync_dir_of};
 
-pub use self::attributes::{ATTRIBUTE, leave};
-use self::attributes::{Mark, mark_of, set_mark};
-pub(crate) use self::attributes::{below, below_layer, lay_on, seal, unseal};
+use self::attributes::backing_of;
+pub use self::attributes::{ATTRIBUTE, detach};
+pub(crate) use self::attributes::{backing_layer, backing_of_layer, seal, set_backing, unseal};
 pub use self::directory::sweep;
 pub(crate) use self::directory::{Member, list};
 pub use self::error::LayerError;
@@ -34,40 +33,41 @@ mod attributes;
 mod directory;
 mod error;
 
-/// Where [`check_exact`] writes its block: not beside anything.
+/// Offset of the block that [`check_hole_granularity`] writes, away from other data.
 const PROBE_AT: u64 = (1 << 20) + BLOCK_BYTES;
 
 const _: () = assert!(BLOCK_BYTES == 4096);
 
-/// Path of a layer in a directory of images.
+/// The file of a layer in a pool's directory.
 #[must_use]
 pub fn layer_path(directory: &Path, layer: Uuid) -> PathBuf {
     directory.join(format!("{layer}.{LAYER_SUFFIX}"))
 }
 
-/// Where the index of a layer is, if it has one (docs/formats/index.md).
+/// The index of a layer, if it has one (docs/formats/index.md).
 #[must_use]
 pub fn index_path(directory: &Path, layer: Uuid) -> PathBuf {
     directory.join(format!("{layer}.{INDEX_SUFFIX}"))
 }
 
-/// The layers below an image, the newest first; `None` for an image that was never copied, and was never a copy.
+/// The backing chain of an image, newest layer first; `None` if the image never was the source or target of a copy.
 ///
 /// # Errors
 /// [`LayerError`].
 pub fn chain(image: &Path) -> Result<Option<Vec<PathBuf>>, LayerError> {
-    match follow(image) {
-        // It may have been merged into another since the name of it was read.
-        Err(LayerError::Missing { .. }) => follow(image),
+    match walk_chain(image) {
+        // It may have been merged into another after its name was read.
+        Err(LayerError::Missing { .. }) => walk_chain(image),
         found => found,
     }
 }
 
-fn follow(image: &Path) -> Result<Option<Vec<PathBuf>>, LayerError> {
-    let Some(mut mark) = mark_of(&open(image, OFlags::RDONLY)?, image)? else { return Ok(None) };
+fn walk_chain(image: &Path) -> Result<Option<Vec<PathBuf>>, LayerError> {
+    let Some(backing) = backing_of(&open(image, OFlags::RDONLY)?, image)? else { return Ok(None) };
+    let mut next = backing.layer;
     let mut layers: Vec<PathBuf> = Vec::new();
-    while let Some(below) = mark.below {
-        let path = layer_path(directory_of(image), below);
+    while let Some(layer) = next {
+        let path = layer_path(directory_of(image), layer);
         let above = layers.last().map_or(image, PathBuf::as_path);
         if layers.len() >= MAX_LAYERS {
             return Err(LayerError::TooMany { path: image.to_owned() });
@@ -78,17 +78,17 @@ fn follow(image: &Path) -> Result<Option<Vec<PathBuf>>, LayerError> {
             }
             opened => opened?,
         };
-        mark = Mark { below: below_layer(&file, &path)? };
+        next = backing_of_layer(&file, &path)?;
         layers.push(path);
     }
     Ok(Some(layers))
 }
 
-/// Which of some layers has what, the oldest first. What is not a whole block at the end of one was never part of a volume.
+/// Maps the blocks of layers, oldest first. A partial block at the end of a layer was never part of a volume, and is ignored.
 ///
 /// # Errors
 /// [`LayerError`].
-pub fn map_of<'a>(layers: impl IntoIterator<Item = (&'a Path, &'a File)>) -> Result<BlockMap, LayerError> {
+pub fn block_map<'a>(layers: impl IntoIterator<Item = (&'a Path, &'a File)>) -> Result<BlockMap, LayerError> {
     let mut sized = Vec::new();
     for (path, file) in layers {
         let size = file.metadata().map_err(io_error("stat", path))?.len();
@@ -109,15 +109,14 @@ pub fn map_of<'a>(layers: impl IntoIterator<Item = (&'a Path, &'a File)>) -> Res
     Ok(map)
 }
 
-/// Makes a layer of what an image holds now: from then on the image is empty and lies on it. An image that holds nothing of its
-/// own stays as it is. Returns whether anything changed.
+/// Turns an image into a layer, and replaces it with an empty image backed by that layer. An image that has a backing chain and no data
+/// of its own stays unchanged. Returns whether anything changed.
 ///
-/// `stop` has to end the image's server, if there is one, and is called again and again until nobody serves the image, as long as
-/// `limit`. Cut off at any point, the image holds the same as before, and the name of the layer may be there in vain ([`sweep`]
-/// removes it).
+/// `stop` has to stop the image's server, if there is one, and is called repeatedly until the image is unlocked, for up to `limit`. If
+/// this is interrupted at any point, the content of the image is unchanged, and an unused layer may be left ([`sweep`] removes it).
 ///
 /// # Errors
-/// [`LayerError`]; the image is what it was.
+/// [`LayerError`]; the image is unchanged.
 pub fn freeze(image: &Path, layer: Uuid, limit: Duration, stop: impl FnMut()) -> Result<bool, LayerError> {
     let directory = directory_of(image);
     let file = open(image, OFlags::RDWR)?;
@@ -135,10 +134,10 @@ pub fn freeze(image: &Path, layer: Uuid, limit: Duration, stop: impl FnMut()) ->
     let new = directory.join(format!("{layer}.{NEW_SUFFIX}"));
     create(&new, Bytes(file.metadata().map_err(io_error("stat", image))?.len()), Some(layer))?;
     if chain.is_none() {
-        set_mark(&file, image, Mark { below: None })?;
+        set_backing(&file, image, None)?;
     }
     let switched = lock(&file, image, limit, stop).and_then(|()| {
-        // What was acknowledged and not yet made durable is now beyond the reach of the volume's flushes: sealing makes it so.
+        // Later flushes of the volume no longer reach this file; sealing makes its acknowledged writes durable.
         seal(&file, image)?;
         let linked = linkat(rustix::fs::CWD, image, rustix::fs::CWD, &path, AtFlags::empty());
         linked.map_err(|errno| io_error("link", &path)(errno.into()))?;
@@ -148,35 +147,35 @@ pub fn freeze(image: &Path, layer: Uuid, limit: Duration, stop: impl FnMut()) ->
         Ok(file.set_permissions(Permissions::from_mode(0o400)).map_err(io_error("protect", &path))?)
     });
     if switched.is_err() {
-        // The first error is the one to tell, and leftovers are swept up.
+        // Only the first error is returned; `sweep` removes what is left.
         let _ = fs::remove_file(&new);
     }
     switched.map(|()| true)
 }
 
-/// Makes an image that lies on layers larger, up to the last block before `to` that one of them has beyond its end: these blocks are the
-/// image's, and zero. Without that an image that was made smaller, and then larger, would show what it had before. Cut off at any
-/// point, the image shows nothing of that as far as it reaches. Does nothing to one that lies on none.
+/// Writes zeroes over the blocks that layers have between the end of an image and `to`, which grows the image up to the last of them.
+/// Otherwise an image that was shrunk would expose its old content when it grows. If this is interrupted at any point, no old content is
+/// exposed within the image's size. Does nothing to an image without layers.
 ///
 /// # Errors
 /// [`LayerError`].
-pub fn hide_below(image: &Path, to: Bytes) -> Result<(), LayerError> {
+pub fn mask_layers_beyond_end(image: &Path, to: Bytes) -> Result<(), LayerError> {
     let Some(layers) = chain(image)? else { return Ok(()) };
     let file = open(image, OFlags::RDWR)?;
     let end = file.metadata().map_err(io_error("stat", image))?.len();
-    let mut shown = Vec::new();
+    let mut exposed = Vec::new();
     for path in &layers {
         let layer = open(path, OFlags::RDONLY)?;
         extents::extents(&layer, end..to.0, |range, kind| {
-            shown.extend((kind == Kind::Data).then_some(range));
+            exposed.extend((kind == Kind::Data).then_some(range));
             Ok(())
         })
         .map_err(io_error("look for data in", path))?;
     }
-    // In order: what lies beyond the image's end is not its own yet.
-    shown.sort_by_key(|range| range.start);
+    // In ascending order, so that an interruption leaves no block exposed below the image's new end.
+    exposed.sort_by_key(|range| range.start);
     let zeroes = vec![0; 1 << 20];
-    for range in &shown {
+    for range in &exposed {
         let mut at = range.start.max(end);
         while at < range.end {
             let n = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(zeroes.len());
@@ -184,25 +183,25 @@ pub fn hide_below(image: &Path, to: Bytes) -> Result<(), LayerError> {
             at += n as u64;
         }
     }
-    if !shown.is_empty() {
+    if !exposed.is_empty() {
         file.sync_all().map_err(io_error("sync", image))?;
     }
     Ok(())
 }
 
-/// Creates an empty image on the same layer as another, which has one. Its size is the other's.
+/// Creates an empty image with the backing layer and size of another image.
 ///
 /// # Errors
-/// [`LayerError`]: also when there is a file of that name.
-pub fn create_beside(path: &Path, other: &Path) -> Result<(), LayerError> {
+/// [`LayerError`]: also if the other image has no backing layer, or the file exists.
+pub fn create_with_backing_of(path: &Path, other: &Path) -> Result<(), LayerError> {
     let file = open(other, OFlags::RDONLY)?;
-    let below = mark_of(&file, other)?.and_then(|mark| mark.below);
-    let below =
-        below.ok_or_else(|| LayerError::Attribute { name: ATTRIBUTE, path: other.to_owned(), text: String::new() })?;
-    create(path, Bytes(file.metadata().map_err(io_error("stat", other))?.len()), Some(below))
+    let layer = backing_layer(&file, other)?;
+    let layer =
+        layer.ok_or_else(|| LayerError::Attribute { name: ATTRIBUTE, path: other.to_owned(), text: String::new() })?;
+    create(path, Bytes(file.metadata().map_err(io_error("stat", other))?.len()), Some(layer))
 }
 
-/// Puts an image in the place of another, which is lost; neither may be served. Returns `false` when it was done already.
+/// Replaces an image with another one; neither may be served. Returns `false` if that was done before.
 ///
 /// # Errors
 /// [`LayerError`].
@@ -211,31 +210,31 @@ pub fn replace(image: &Path, by: &Path) -> Result<bool, LayerError> {
         Err(error) if error.is_not_found() && image.exists() => return Ok(false),
         opened => opened?,
     };
-    // What was written to it has to be there when its name is.
+    // Its content has to be durable before it is renamed.
     new.sync_all().map_err(io_error("sync", by))?;
     fs::rename(by, image).map_err(io_error("replace", image))?;
     sync_dir_of(image)?;
     Ok(true)
 }
 
-/// What an image and each layer below it takes on the disk; `None` as for [`chain`].
+/// The space that an image and each of its layers occupy; `None` as for [`chain`].
 ///
 /// # Errors
 /// [`LayerError`].
 pub fn space(image: &Path) -> Result<Option<LayersView>, LayerError> {
     let Some(layers) = chain(image)? else { return Ok(None) };
-    let taken =
+    let allocated =
         |path: &Path| fs::metadata(path).map(|found| Bytes(found.blocks() * 512)).map_err(io_error("stat", path));
     let below = layers.iter().map(|path| {
         let id = path.file_stem().and_then(|stem| Uuid::parse_str(stem.to_str()?).ok()).unwrap_or_default();
-        Ok(LayerView { id, bytes: taken(path)? })
+        Ok(LayerView { id, bytes: allocated(path)? })
     });
-    Ok(Some(LayersView { own_bytes: taken(image)?, below: below.collect::<Result<_, LayerError>>()? }))
+    Ok(Some(LayersView { own_bytes: allocated(image)?, below: below.collect::<Result<_, LayerError>>()? }))
 }
 
-/// Locks a file against everybody who serves it.
+/// Locks a file against servers and readers; calls `stop` before each attempt.
 pub(crate) fn lock(file: &File, path: &Path, limit: Duration, stop: impl FnMut()) -> Result<(), LayerError> {
-    // Stopped before each try: also a successor that was there first.
+    // Before each attempt, because a successor may have taken the lock first.
     match flock_within(file, FlockOperation::NonBlockingLockExclusive, limit, stop) {
         Ok(true) => Ok(()),
         Ok(false) => Err(LayerError::Locked { path: path.to_owned() }),
@@ -243,24 +242,24 @@ pub(crate) fn lock(file: &File, path: &Path, limit: Duration, stop: impl FnMut()
     }
 }
 
-/// Creates an empty file on a layer, or on none.
+/// Creates an empty file with this backing layer, or with none.
 ///
 /// # Errors
-/// [`LayerError`]; the new file is removed again, unless it was there before.
-pub(crate) fn create(path: &Path, size: Bytes, below: Option<Uuid>) -> Result<(), LayerError> {
+/// [`LayerError`]; no file is left, unless it existed before.
+pub(crate) fn create(path: &Path, size: Bytes, layer: Option<Uuid>) -> Result<(), LayerError> {
     let directory = directory_of(path);
-    // It gets its name when it is what it is to be: nothing half-made is left when this is cut off.
+    // The file is linked when it is complete, so that an interruption leaves nothing.
     let opened = rustix::fs::open(directory, OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
     let file = match opened {
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
-            let reason = "its file system makes no files without a name".to_owned();
-            return Err(LayerError::Coarse { path: path.to_owned(), reason });
+            let reason = "its file system does not support O_TMPFILE".to_owned();
+            return Err(LayerError::Unsupported { path: path.to_owned(), reason });
         }
         opened => File::from(opened.map_err(|errno| io_error("create", path)(errno.into()))?),
     };
-    check_exact(&file, path, directory)?;
+    check_hole_granularity(&file, path, directory)?;
     file.set_len(size.0).map_err(io_error("size", path))?;
-    set_mark(&file, path, Mark { below })?;
+    set_backing(&file, path, layer)?;
     let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
     linkat(rustix::fs::CWD, &unnamed, rustix::fs::CWD, path, AtFlags::SYMLINK_FOLLOW).map_err(|errno| match errno {
         Errno::EXIST => FileError::Exists { path: path.to_owned() },
@@ -269,13 +268,15 @@ pub(crate) fn create(path: &Path, size: Bytes, below: Option<Uuid>) -> Result<()
     Ok(sync_dir_of(path)?)
 }
 
-/// Checks with an empty file that its file system knows of each block of ours whether it is a hole. Leaves the file empty.
-fn check_exact(file: &File, path: &Path, directory: &Path) -> Result<(), LayerError> {
-    let coarse = |reason: String| LayerError::Coarse { path: path.to_owned(), reason };
+/// Checks on an empty file that its file system tracks holes per block of [`BLOCK_BYTES`]. Leaves the file empty.
+fn check_hole_granularity(file: &File, path: &Path, directory: &Path) -> Result<(), LayerError> {
+    let unsupported = |reason: String| LayerError::Unsupported { path: path.to_owned(), reason };
     let found = statfs(directory).map_err(|errno| io_error("look at the file system of", path)(errno.into()))?;
     if u64::try_from(found.f_bsize) != Ok(BLOCK_BYTES) {
         let size = found.f_bsize;
-        return Err(coarse(format!("the blocks of its file system have {size} bytes, and must have {BLOCK_BYTES}")));
+        return Err(unsupported(format!(
+            "the blocks of its file system have {size} bytes, and must have {BLOCK_BYTES}"
+        )));
     }
     let mut data = Vec::new();
     file.write_all_at(&[0; 4096], PROBE_AT)
@@ -290,14 +291,12 @@ fn check_exact(file: &File, path: &Path, directory: &Path) -> Result<(), LayerEr
         .map_err(io_error("look for data in", path))?;
     let wanted = PROBE_AT..PROBE_AT + BLOCK_BYTES;
     if data != [wanted.clone()] {
-        return Err(coarse(format!(
-            "of a written block {wanted:?} its file system says that there is data at {data:?}"
-        )));
+        return Err(unsupported(format!("its file system reports data at {data:?} after a write to {wanted:?}")));
     }
     Ok(())
 }
 
-/// Refuses a file that could not become a layer.
+/// Refuses a file whose backing chain is too long for it to become a layer.
 pub(crate) fn check_depth(path: &Path) -> Result<(), LayerError> {
     if chain(path)?.is_some_and(|layers| layers.len() >= MAX_LAYERS) {
         return Err(LayerError::TooMany { path: path.to_owned() });
@@ -315,13 +314,13 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().unwrap_or_else(|| Path::new("."))
 }
 
-/// Repeats an operation while something is locked: a child that another test has forked holds our locks, too, until it executes its program.
+/// Repeats an operation while something is locked: a child that another test has forked inherits our locks until it calls execve.
 #[cfg(test)]
-pub(crate) fn patiently<T>(mut operation: impl FnMut() -> Result<T, LayerError>) -> Result<T, LayerError> {
+pub(crate) fn retry_while_locked<T>(mut operation: impl FnMut() -> Result<T, LayerError>) -> Result<T, LayerError> {
     let give_up = std::time::Instant::now() + Duration::from_secs(10);
     loop {
         match operation() {
-            Err(LayerError::StagingLocked { .. } | LayerError::NotAlone { .. })
+            Err(LayerError::StagingLocked { .. } | LayerError::RunChanged { .. })
                 if std::time::Instant::now() < give_up =>
             {
                 std::thread::yield_now();

@@ -12,6 +12,7 @@ pub mod index;
 pub mod layer;
 pub mod merge;
 pub mod peers;
+pub mod read_counts;
 pub mod servers;
 pub mod staging;
 pub mod stream;

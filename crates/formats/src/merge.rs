@@ -1,11 +1,11 @@
-//! Merging layers that nothing but the next one needs (`bulkhead_core::merge`, docs/formats/layers.md).
+//! Merging a run of layers, of which each is the backing layer of the next one only (`bulkhead_core::merge`, docs/formats/layers.md).
 //!
-//! The largest layer of a run gets the blocks of the others: those of newer ones in place of its own, which these hid, and those of
-//! older ones where it has none. Whoever reads the run while that goes on, or after it was cut off, reads the same as before; then
-//! the one layer takes the name of the newest. Servers that have the old files open go on reading those.
+//! The blocks of the other layers are copied into the largest one: those of newer layers replace its own, which they hide already, and
+//! those of older layers fill its holes. Reads of the run return the same content during the copy, and after an interruption. Then the
+//! merged layer takes the name of the newest. Servers that have the old files open continue to read them.
 //!
-//! Owns: the copying, and the order of the renames. Does not: decide what is merged, or that nobody makes layers meanwhile (the
-//! engine does).
+//! Owns: the copy, and the order of the renames. Does not: decide which layers are merged, or keep others from creating layers meanwhile
+//! (the engine does).
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -24,16 +24,16 @@ use bulkhead_sys::buffer::{Buffer, CHUNK, to_usize};
 use bulkhead_sys::file::{flock_within, io_error, remove_durable, sync_dir_of};
 use bulkhead_sys::process;
 
-/// After each piece that took some time, so many times that long nothing is copied: it is no tenant's work that waits for it.
-const PAUSE_TIMES: u32 = 3;
+/// Pause after each chunk, as a multiple of the time that its copy took: no tenant waits for a merge.
+const PAUSE_FACTOR: u32 = 3;
 
-/// How long it is waited for another process that merges in the same directory, which was told to end.
+/// How long to wait for another process that merges in the same directory and was asked to exit.
 const LOCK_LIMIT: Duration = Duration::from_secs(20);
 
-/// What lies on what in a pool's directory.
+/// The dependencies of the files in a pool's directory.
 ///
 /// # Errors
-/// [`LayerError`] when one file cannot be read.
+/// [`LayerError`] if any file cannot be read.
 pub fn tree(directory: &Path) -> Result<LayerTree, LayerError> {
     let mut tree = LayerTree::default();
     for (member, below) in layer::list(directory)? {
@@ -49,15 +49,16 @@ pub fn tree(directory: &Path) -> Result<LayerTree, LayerError> {
     Ok(tree)
 }
 
-/// Gives all layers of a run but the newest new names. Both lists have the newest first, and the same in the first place. Nobody may
-/// make layers in the directory meanwhile.
+/// Renames all layers of a run except the newest, so that nothing new can depend on them. Both lists have the newest first, which is the
+/// same in both. No layers may be created in the directory meanwhile.
 ///
 /// # Errors
-/// [`LayerError`], [`LayerError::NotAlone`] among them; cut off at any point, it can be done again with what is there.
-pub fn set_apart(directory: &Path, layers: &[Uuid], names: &[Uuid]) -> Result<(), LayerError> {
-    let _alone = lock(directory, Duration::ZERO)?;
+/// [`LayerError`], [`LayerError::RunChanged`] among them. After an interruption at any point it can be repeated with the layers that
+/// exist then.
+pub fn set_aside(directory: &Path, layers: &[Uuid], names: &[Uuid]) -> Result<(), LayerError> {
+    let _lock = lock(directory, Duration::ZERO)?;
     if !tree(directory)?.has_run(layers) || names.len() != layers.len() || names.first() != layers.first() {
-        return Err(LayerError::NotAlone { directory: directory.to_owned() });
+        return Err(LayerError::RunChanged { directory: directory.to_owned() });
     }
     for (above, (old, new)) in names.iter().zip(layers.iter().zip(names).skip(1)) {
         let (old, new_path) = (layer_path(directory, *old), layer_path(directory, *new));
@@ -65,51 +66,51 @@ pub fn set_apart(directory: &Path, layers: &[Uuid], names: &[Uuid]) -> Result<()
         linked.map_err(|errno| io_error("link", &new_path)(errno.into()))?;
         sync_dir_of(&new_path)?;
         let above = layer_path(directory, *above);
-        layer::lay_on(&layer::open(&above, OFlags::RDONLY)?, &above, Some(*new))?;
+        layer::set_backing(&layer::open(&above, OFlags::RDONLY)?, &above, Some(*new))?;
         remove_durable(&old)?;
     }
     Ok(())
 }
 
-/// Copies what the layers of a run have that was set apart, the newest first, into one of them, durably. Returns how much was copied.
+/// Copies the blocks of a run that was set aside, newest layer first, into one of its layers, durably. Returns the bytes copied.
 ///
 /// # Errors
-/// [`LayerError`]; the run holds what it held.
+/// [`LayerError`]; the run's content is unchanged.
 pub fn copy(directory: &Path, layers: &[Uuid], into: Uuid) -> Result<Bytes, LayerError> {
-    // Before they are opened: whoever sets layers apart gives them other names.
-    let _alone = lock(directory, LOCK_LIMIT)?;
+    // Before they are opened, because `set_aside` renames layers.
+    let _lock = lock(directory, LOCK_LIMIT)?;
     let run = Run::open(directory, layers, into)?;
-    // Also where an earlier attempt was cut off: what it copied is the same.
+    // An interrupted attempt is repeated: it copied the same blocks.
     layer::unseal(&run.into, &run.path)?;
-    run.cut_off_last_part()?;
+    run.truncate_to_whole_blocks()?;
     let (mut buffer, mut sum) = (Buffer::new(), 0);
     for start in (0..run.map.end()).step_by(to_usize(CHUNK)) {
         let began = Instant::now();
         let copied = run.copy(start..(start + CHUNK).min(run.map.end()), &mut buffer)?;
         sum += copied;
         if copied > 0 {
-            process::pause(began.elapsed() * PAUSE_TIMES);
+            process::pause(began.elapsed() * PAUSE_FACTOR);
         }
     }
     run.into.sync_all().map_err(io_error("sync", &run.path))?;
     Ok(Bytes(sum))
 }
 
-/// Puts the layer into which the others were copied in the place of the newest, on what the oldest lay on. The others are needed by
-/// nothing then. Nobody may make layers in the directory meanwhile.
+/// Replaces the newest layer of a run with the layer that the others were copied into, backed by the backing layer of the oldest.
+/// Nothing depends on the others then. No layers may be created in the directory meanwhile.
 ///
 /// # Errors
-/// [`LayerError`]; cut off at any point, the newest holds what it held.
+/// [`LayerError`]; after an interruption at any point the content of the newest is unchanged.
 pub fn replace(directory: &Path, layers: &[Uuid], into: Uuid, below: Option<Uuid>) -> Result<(), LayerError> {
-    let _alone = lock(directory, Duration::ZERO)?;
-    let not_alone = || LayerError::NotAlone { directory: directory.to_owned() };
+    let _lock = lock(directory, Duration::ZERO)?;
+    let run_changed = || LayerError::RunChanged { directory: directory.to_owned() };
     let tree = tree(directory)?;
-    let lies_on = layers.last().and_then(|oldest| tree.layers.get(oldest)).map(|oldest| oldest.below);
-    let is_run = tree.has_run(layers) && lies_on == Some(below);
-    let top = layers.first().filter(|_| is_run && layers.contains(&into)).ok_or_else(not_alone)?;
+    let backing = layers.last().and_then(|oldest| tree.layers.get(oldest)).map(|oldest| oldest.below);
+    let is_run = tree.has_run(layers) && backing == Some(below);
+    let top = layers.first().filter(|_| is_run && layers.contains(&into)).ok_or_else(run_changed)?;
     let (path, top) = (layer_path(directory, into), layer_path(directory, *top));
     let file = layer::open(&path, OFlags::RDONLY)?;
-    layer::lay_on(&file, &path, below)?;
+    layer::set_backing(&file, &path, below)?;
     layer::seal(&file, &path)?;
     if path != top {
         fs::rename(&path, &top).map_err(io_error("rename", &path))?;
@@ -118,57 +119,57 @@ pub fn replace(directory: &Path, layers: &[Uuid], into: Uuid, below: Option<Uuid
     Ok(())
 }
 
-/// Locks a directory against others who merge there: a process that was to be killed may still be writing, and must not write to what
-/// another one has completed.
+/// Locks a directory against other merges: a process that was to be killed may still be copying, and must not write to a layer that
+/// another process has completed.
 fn lock(directory: &Path, limit: Duration) -> Result<File, LayerError> {
     let file = layer::open(directory, OFlags::RDONLY | OFlags::DIRECTORY)?;
     match flock_within(&file, FlockOperation::NonBlockingLockExclusive, limit, || ()) {
         Ok(true) => Ok(file),
-        Ok(false) => Err(LayerError::NotAlone { directory: directory.to_owned() }),
+        Ok(false) => Err(LayerError::RunChanged { directory: directory.to_owned() }),
         Err(error) => Err(io_error("lock", directory)(error).into()),
     }
 }
 
 /// The layers of a run, open.
 struct Run {
-    /// The oldest first, with their paths.
+    /// Oldest first, with their paths.
     files: Vec<(PathBuf, File)>,
-    /// Which of them has what.
+    /// Which of them has which block.
     map: BlockMap,
     into: File,
     path: PathBuf,
-    /// Which of them the others are copied into.
+    /// The position of `into` in `files`.
     number: u8,
 }
 
 impl Run {
-    /// Opens layers, each of which has to lie on the next.
+    /// Opens layers, each of which has to be backed by the next.
     fn open(directory: &Path, layers: &[Uuid], into: Uuid) -> Result<Self, LayerError> {
-        let not_alone = || LayerError::NotAlone { directory: directory.to_owned() };
+        let run_changed = || LayerError::RunChanged { directory: directory.to_owned() };
         let mut files = Vec::with_capacity(layers.len());
         for (n, id) in layers.iter().enumerate() {
             let path = layer_path(directory, *id);
             let file = layer::open(&path, OFlags::RDONLY | OFlags::DIRECT)?;
-            if layer::below_layer(&file, &path)? != layers.get(n + 1).copied() && n + 1 < layers.len() {
-                return Err(not_alone());
+            if layer::backing_of_layer(&file, &path)? != layers.get(n + 1).copied() && n + 1 < layers.len() {
+                return Err(run_changed());
             }
             files.push((path, file));
         }
         files.reverse();
-        let map = layer::map_of(files.iter().map(|(path, file)| (path.as_path(), file)))?;
-        let number = layers.iter().rev().position(|layer| *layer == into).ok_or_else(not_alone)?;
-        let number = u8::try_from(number).map_err(|_| not_alone())?;
+        let map = layer::block_map(files.iter().map(|(path, file)| (path.as_path(), file)))?;
+        let number = layers.iter().rev().position(|layer| *layer == into).ok_or_else(run_changed)?;
+        let number = u8::try_from(number).map_err(|_| run_changed())?;
         let path = layer_path(directory, into);
         let into = layer::open(&path, OFlags::RDWR | OFlags::DIRECT)?;
         Ok(Self { files, map, into, path, number })
     }
 
-    /// What is no whole block at its end was never part of a volume, and would become one when the file becomes longer.
-    fn cut_off_last_part(&self) -> Result<(), LayerError> {
+    /// Removes a partial block at the end, which was never part of a volume and would become visible when the file grows.
+    fn truncate_to_whole_blocks(&self) -> Result<(), LayerError> {
         let size = self.into.metadata().map_err(io_error("stat", &self.path))?.len();
         match size % BLOCK_BYTES {
             0 => Ok(()),
-            part => Ok(self.into.set_len(size - part).map_err(io_error("cut off", &self.path))?),
+            part => Ok(self.into.set_len(size - part).map_err(io_error("truncate", &self.path))?),
         }
     }
 

@@ -1,34 +1,34 @@
-//! What block servers, the daemon and the peer reader say to each other (docs/sharing.md). Each message is one packet of a
-//! `SOCK_SEQPACKET` socket. Whoever connects says first who it is, as JSON; reads, of which there are many, have a form of their own.
+//! The protocol of the peer reader with block servers and the daemon (docs/sharing.md). Each message is one packet of a
+//! `SOCK_SEQPACKET` socket. The first message of a connection is JSON; reads, which are frequent, have a binary format.
 //!
-//! Owns: what the bytes mean. Does not: send or receive any.
+//! Owns: the encoding. Does not: send or receive.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// The most blocks that are asked for at a time: one bit each in a word.
+/// Maximum number of blocks in one read: a bit each in a 32-bit mask.
 pub const MAX_BLOCKS: u32 = 32;
 
-/// Bytes of the memory in which found blocks are handed over.
+/// Size of the shared memory that found blocks are copied to.
 pub const MEMORY_BYTES: usize = MAX_BLOCKS as usize * 4096;
 
-/// The longest packet, in bytes.
+/// Size limit of a packet.
 pub const MAX_PACKET_BYTES: usize = 4096;
 
-/// Bytes of a read.
+/// Size of an encoded [`Read`].
 pub const READ_BYTES: usize = 16;
 
-/// Bytes of what is said of the data that was found.
+/// Size of an encoded [`Found`].
 pub const FOUND_BYTES: usize = 24;
 
-/// The first packet of a connection, and what is to be done.
+/// The first packet of a connection, which is also its request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "say", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Hello {
-    /// A block server will ask for blocks of a layer. With the packet comes memory of [`MEMORY_BYTES`] that cannot be cut off
-    /// (`F_SEAL_SHRINK`): what is found is at its beginning when the server hears of it, until it asks again.
+    /// A block server is going to read blocks of a layer. The packet carries a descriptor of memory of [`MEMORY_BYTES`] that cannot be
+    /// truncated (`F_SEAL_SHRINK`). Found blocks are at its beginning from the answer until the next read.
     Read {
         /// The layer.
         content: Uuid,
@@ -37,11 +37,11 @@ pub enum Hello {
         /// The sharing domain of the server's volume.
         domain: String,
     },
-    /// The daemon has mounted a volume, whose root directory comes with the packet.
+    /// The daemon has mounted a volume. The packet carries a descriptor of its root directory.
     Attach {
         /// The volume.
         volume: Uuid,
-        /// The number of its ublk device, by which servers know it.
+        /// The number of its ublk device, by which servers identify it.
         id: u32,
         /// Its sharing domain.
         domain: String,
@@ -57,21 +57,21 @@ pub enum Hello {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
-    /// It is so now; whether it was not before.
+    /// The request was carried out.
     Done {
-        /// Whether anything changed.
+        /// Whether it changed anything.
         changed: bool,
     },
-    /// Why not.
+    /// The request was refused, with the reason.
     Refused(String),
 }
 
-/// Asks for blocks of the layer that was named in [`Hello::Read`], from what a peer has in memory.
+/// Reads blocks of the layer in [`Hello::Read`] from the page cache of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
-    /// The first, counted in the layer.
+    /// The first block, counted in the layer.
     pub block: u64,
-    /// How many, 1 to [`MAX_BLOCKS`].
+    /// Number of blocks, 1 to [`MAX_BLOCKS`].
     pub count: u32,
     /// Number of the peer's ublk device.
     pub peer: u32,
@@ -88,7 +88,7 @@ impl Read {
         bytes
     }
 
-    /// Reads a packet; `None` for what is no read.
+    /// Decodes a packet; `None` if it is no valid read.
     #[must_use]
     pub fn decode(packet: &[u8]) -> Option<Self> {
         let bytes: &[u8; READ_BYTES] = packet.try_into().ok()?;
@@ -100,19 +100,19 @@ impl Read {
     }
 }
 
-/// Which of the blocks that were asked for are in the memory, each at its place among all of them.
+/// Which blocks of a [`Read`] were copied to the memory, each at its offset in the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// A bit for each block, the first the lowest.
+    /// Found blocks: a bit for each, the first in the lowest bit.
     pub hits: u32,
-    /// A bit for each that a peer could have had: those of files, by the index.
+    /// Blocks that belong to files by the index, and that a peer can have.
     pub of_files: u32,
-    /// The volume of the peer that had them.
+    /// The volume of the peer.
     pub volume: Uuid,
 }
 
 impl Found {
-    /// Nothing, of a peer that has nothing at all.
+    /// The answer for a peer that is not attached.
     pub const NOTHING: Self = Self { hits: 0, of_files: u32::MAX, volume: Uuid::nil() };
 
     /// The packet.
@@ -125,7 +125,7 @@ impl Found {
         bytes
     }
 
-    /// Reads a packet; `None` for what is none.
+    /// Decodes a packet; `None` if it is invalid.
     #[must_use]
     pub fn decode(packet: &[u8]) -> Option<Self> {
         let bytes: &[u8; FOUND_BYTES] = packet.try_into().ok()?;
@@ -134,15 +134,15 @@ impl Found {
     }
 }
 
-/// Who read each block of a layer last, in a sharing domain: the AccessTable of Zhao et al., as a file in memory that all servers
-/// of the domain have open. For each block it has four bytes: one more than the number of a ublk device, or 0.
+/// The access table of Zhao et al.: the last reader of each block of a layer in a sharing domain, as a file on tmpfs that all servers of
+/// the domain have open. An entry has four bytes: the number of a ublk device plus one, or 0.
 ///
-/// Nobody locks it: what is lost or torn costs a read from the disk, and what is wrong is found out by its hash.
+/// It is not locked: a lost or torn entry costs a read of the disk, and a wrong one is detected by the block's hash.
 pub mod access {
-    /// How the names of tables begin.
+    /// Prefix of the names of tables.
     pub const PREFIX: &str = "access-";
 
-    /// Bytes for each block.
+    /// Size of an entry.
     pub const ENTRY_BYTES: usize = 4;
 
     /// The entry of a reader.
@@ -151,13 +151,13 @@ pub mod access {
         id.saturating_add(1).to_le_bytes()
     }
 
-    /// The reader of an entry.
+    /// The reader in an entry.
     #[must_use]
     pub fn reader(entry: [u8; ENTRY_BYTES]) -> Option<u32> {
         u32::from_le_bytes(entry).checked_sub(1)
     }
 
-    /// The name of the table's file.
+    /// The file name of a table.
     #[must_use]
     pub fn file_name(content: uuid::Uuid, domain: &str) -> String {
         let hash = blake3::Hasher::new_derive_key("bulkhead 2026-11 name of an access table")
@@ -169,48 +169,4 @@ pub mod access {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
-
-    #[test]
-    fn a_hello_is_read_as_it_is_written() {
-        let all = [
-            Hello::Read { content: Uuid::from_u128(7), index: "/pool/7.index".into(), domain: "pool/".into() },
-            Hello::Attach { volume: Uuid::from_u128(8), id: 3, domain: "pool/a".into() },
-            Hello::Detach { volume: Uuid::from_u128(8) },
-        ];
-        for hello in all {
-            let text = serde_json::to_string(&hello).unwrap();
-            assert_eq!(serde_json::from_str::<Hello>(&text).unwrap(), hello, "{text}");
-        }
-        assert!(serde_json::from_str::<Hello>(r#"{"say":"detach"}"#).is_err());
-    }
-
-    #[test]
-    fn tables_of_other_domains_and_layers_are_others() {
-        let name = |content, domain| access::file_name(Uuid::from_u128(content), domain);
-        assert_eq!(name(1, "a/"), name(1, "a/"));
-        assert!(name(1, "a/") != name(1, "a/b") && name(1, "a/") != name(2, "a/"));
-        assert_eq!(access::reader(access::entry(5)), Some(5));
-        assert_eq!(access::reader([0; 4]), None);
-    }
-
-    proptest! {
-        #[test]
-        fn a_read_is_read_as_it_is_written(block in 0..1u64 << 50, count in 1..=MAX_BLOCKS, peer in any::<u32>()) {
-            let read = Read { block, count, peer };
-            prop_assert_eq!(Read::decode(&read.encode()), Some(read));
-            let found = Found { hits: peer, of_files: count, volume: Uuid::from_u128(block.into()) };
-            prop_assert_eq!(Found::decode(&found.encode()), Some(found));
-        }
-
-        #[test]
-        fn noise_does_no_harm(noise in proptest::collection::vec(any::<u8>(), 0..40)) {
-            if let Some(read) = Read::decode(&noise) {
-                prop_assert!(read.count >= 1 && read.count <= MAX_BLOCKS && read.block < u64::MAX / 4096);
-            }
-            let _ = Found::decode(&noise);
-        }
-    }
-}
+mod tests;

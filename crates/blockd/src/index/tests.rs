@@ -4,7 +4,7 @@ use bulkhead_sys::fsutil::{TreeOptions, make_of_tree};
 
 const CONTENT: Uuid = Uuid::from_u128(0x77);
 
-/// A base with an index, or why there is none here.
+/// A base with an index, or the reason to skip the test.
 fn indexed(dir: &Path) -> Result<(PathBuf, PathBuf, u64), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("needs root".to_owned());
@@ -23,7 +23,7 @@ fn indexed(dir: &Path) -> Result<(PathBuf, PathBuf, u64), String> {
     make_of_tree(&image, &options).map_err(|error| error.to_string())?;
     match build(&Roots::host(), &image, FsKind::Ext4, CONTENT, &index, |_| ()) {
         Ok(blocks) => Ok((image, index, blocks)),
-        // No loop devices, or no right to mount, as in a container.
+        // No loop devices or no permission to mount, as in a container.
         Err(IndexFileError::Loop(error)) => Err(error.to_string()),
         Err(IndexFileError::Mount(error)) => Err(error.to_string()),
         Err(error) => panic!("{error:?}"),
@@ -51,7 +51,7 @@ fn root_every_block_of_a_file_is_found_and_verified() {
             let block = &bytes[usize::try_from(n * BLOCK_BYTES).unwrap()..][..4096];
             assert_eq!(index.matching(&place.part(n..n + 1), block).unwrap(), 1);
         }
-        // A part of it is found as well, and what is not as it was is noticed.
+        // A part of a place is found as well, and a changed block is detected.
         let part = place.blocks.end - 1..place.blocks.end;
         let found = index.places(&part).unwrap();
         let last = bytes.len() - 4096;

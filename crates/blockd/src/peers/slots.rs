@@ -1,24 +1,24 @@
-//! Bounds how many threads do what may hang.
+//! Bounds the number of threads that read from peers, which may hang.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long something takes that hangs.
-const HANGS: Duration = Duration::from_millis(100);
+/// An operation that takes longer counts as hanging.
+const HANG_LIMIT: Duration = Duration::from_millis(100);
 
-/// How long a slot is waited for.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// How long a thread waits for a slot.
+const WAIT_LIMIT: Duration = Duration::from_millis(50);
 
 /// Slots, each for one thread at a time.
 #[derive(Debug)]
 pub(super) struct Slots {
-    most: usize,
-    /// Since when each thread is at work.
+    max: usize,
+    /// When each slot was taken.
     taken: Mutex<Vec<Instant>>,
     freed: Condvar,
 }
 
-/// One that is taken, until it is dropped.
+/// A taken slot, which is freed when it is dropped.
 #[derive(Debug)]
 pub(super) struct Slot<'s> {
     slots: &'s Slots,
@@ -26,16 +26,16 @@ pub(super) struct Slot<'s> {
 }
 
 impl Slots {
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, taken: Mutex::default(), freed: Condvar::new() }
+    pub(super) fn new(max: usize) -> Self {
+        Self { max, taken: Mutex::default(), freed: Condvar::new() }
     }
 
-    /// Takes a slot, and waits a moment for one as long as nothing hangs.
+    /// Takes a slot, and waits for one for a moment unless a thread hangs.
     pub(super) fn take(&self) -> Option<Slot<'_>> {
-        let give_up = Instant::now() + PATIENCE;
+        let give_up = Instant::now() + WAIT_LIMIT;
         let mut taken = self.taken();
-        while taken.len() >= self.most {
-            let hangs = taken.iter().any(|since| since.elapsed() >= HANGS);
+        while taken.len() >= self.max {
+            let hangs = taken.iter().any(|since| since.elapsed() >= HANG_LIMIT);
             let left = give_up.saturating_duration_since(Instant::now());
             if hangs || left.is_zero() {
                 return None;
@@ -79,10 +79,10 @@ mod tests {
             assert!(waits.join().unwrap());
         });
         assert_eq!(slots.taken().len(), 1);
-        slots.taken()[0] -= HANGS;
+        slots.taken()[0] -= HANG_LIMIT;
         slots.taken().push(Instant::now());
         let asked = Instant::now();
-        assert!(slots.take().is_none() && asked.elapsed() < PATIENCE, "what hangs is not waited for");
+        assert!(slots.take().is_none() && asked.elapsed() < WAIT_LIMIT, "it waits for a hanging thread");
         drop(third);
     }
 }

@@ -1,4 +1,4 @@
-//! Streams of real layers, whole and incremental, cut off and damaged at many places.
+//! Streams of real layers: full and incremental, truncated and damaged at many offsets.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ const BLOCKS: u64 = SIZE / BLOCK_BYTES;
 /// A pool's directory with one volume, `v.img`.
 struct Pool {
     dir: tempfile::TempDir,
-    /// The layers of its volume, the newest first.
+    /// The layers of its volume, newest first.
     chain: Vec<Uuid>,
     seed: u64,
 }
@@ -35,7 +35,7 @@ impl Pool {
         (self.seed >> 33) % below
     }
 
-    /// Writes here and there, zeroes too.
+    /// Writes to random blocks, also zeroes.
     fn write(&mut self, times: u64) {
         for _ in 0..times {
             let (start, len) = (self.random(BLOCKS), self.random(30) + 1);
@@ -46,7 +46,7 @@ impl Pool {
         }
     }
 
-    /// Makes a layer of what the volume holds.
+    /// Makes a layer of the volume's content.
     fn snapshot(&mut self) -> Vec<Uuid> {
         let bytes = Uuid::from_u64_pair(self.random(u64::MAX), self.random(u64::MAX)).into_bytes();
         self.snapshot_as(uuid::Builder::from_random_bytes(bytes).into_uuid())
@@ -81,13 +81,13 @@ impl Pool {
     }
 }
 
-/// What a file and the layers below it hold, up to the file's end.
+/// The content of a file and its layers, up to the file's end.
 fn content(path: &Path) -> Vec<u8> {
     let mut files = layer::chain(path).unwrap().unwrap_or_default();
     files.insert(0, path.to_owned());
     files.reverse();
     let open = |path: &Path| Ok(open_direct(path, OFlags::RDONLY)?);
-    let layers = Layers::of(files, open).unwrap();
+    let layers = Layers::open_files(files, open).unwrap();
     let mut bytes = vec![0; usize::try_from(SIZE).unwrap()];
     let mut buffer = Buffer::new();
     for block in 0..BLOCKS {
@@ -102,7 +102,7 @@ fn content(path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// Receives a stream as `name`; how far that came, and why not further.
+/// Receives a stream as `name`; returns the offset reached, and the error.
 fn receive(dir: &Path, name: &str, stream: &[u8]) -> (Option<Bytes>, Result<(), TransferError>) {
     let path = dir.join(format!("{name}.part"));
     let received = Receiver::open(stream).and_then(|mut receiver| {
@@ -114,7 +114,7 @@ fn receive(dir: &Path, name: &str, stream: &[u8]) -> (Option<Bytes>, Result<(), 
 }
 
 #[test]
-fn what_was_sent_is_what_was_there_whole_and_in_steps() {
+fn full_and_incremental_streams_reproduce_a_snapshot() {
     for seed in 0..6 {
         let mut here = Pool::new(seed);
         let there = tempfile::tempdir().unwrap();
@@ -131,7 +131,7 @@ fn what_was_sent_is_what_was_there_whole_and_in_steps() {
             staging::remove(&part).unwrap();
             let wanted = content(&here.paths(&layers)[0]);
             assert!(content(&image) == wanted, "seed {seed}, step {step}");
-            // All at once it is the same.
+            // A full stream gives the same.
             let all = tempfile::tempdir().unwrap();
             receive(all.path(), "all", &here.stream(&layers, None, 0)).1.unwrap();
             assert!(content(&all.path().join("all.part")) == wanted, "seed {seed}, step {step}");
@@ -141,13 +141,13 @@ fn what_was_sent_is_what_was_there_whole_and_in_steps() {
 }
 
 #[test]
-fn a_snapshot_is_a_base_for_one_beside_it() {
+fn a_snapshot_of_one_clone_is_a_base_for_one_of_another() {
     let mut here = Pool::new(7);
     here.write(10);
     let trunk = here.snapshot();
     here.write(10);
     let one = here.snapshot();
-    // Another image on the first layer.
+    // A second image on the first layer.
     let image = here.dir.path().join("v.img");
     fs::remove_file(&image).unwrap();
     staging::create(&here.dir.path().join("w.part"), Uuid::from_u128(1), Some(trunk[0]), Bytes(SIZE)).unwrap();
@@ -168,7 +168,7 @@ fn a_snapshot_is_a_base_for_one_beside_it() {
 /// A block of a thin pool.
 const THIN: u64 = 256 << 10;
 
-/// A volume on a thin pool: which blocks of the pool it has, and its size.
+/// A volume on a thin pool: its mapped blocks, and its size.
 #[derive(Clone)]
 struct Thin {
     id: Uuid,
@@ -177,7 +177,7 @@ struct Thin {
 }
 
 impl Thin {
-    /// What all of it reads as; the blocks of the pool hold bytes of one value, also zero.
+    /// Its content; each block of the pool is filled with one value, also zero.
     fn content(&self) -> Vec<u8> {
         let fill = |block: &Option<u64>| vec![u8::try_from(block.unwrap_or(0) % 5).unwrap(); to_usize(THIN)];
         let mut bytes: Vec<u8> = self.blocks.iter().flat_map(fill).collect();
@@ -209,7 +209,7 @@ impl Thin {
             fs: FsKind::Ext4,
             snapshot: "thin/s".to_owned(),
         };
-        // What is not there must not be read.
+        // Unmapped blocks must not be read.
         let mut bytes = self.content();
         for (n, _) in self.blocks.iter().enumerate().filter(|(_, block)| block.is_none()) {
             bytes[n * to_usize(THIN)..][..to_usize(THIN)].fill(0xee);
@@ -227,14 +227,14 @@ impl Thin {
 }
 
 #[test]
-fn a_thin_pool_sends_what_is_mapped_and_what_no_longer_is() {
+fn a_thin_pool_sends_mapped_and_unmapped_blocks() {
     for seed in 0..20 {
         let mut random = Pool::new(seed);
         let dir = tempfile::tempdir().unwrap();
         let mut before: Option<Thin> = None;
         let mut blocks = vec![None; to_usize(SIZE / THIN)];
         for step in 0..4 {
-            // It is written to, trimmed, and made smaller and larger, which leaves blocks beyond its end to it.
+            // The volume is written to, trimmed, shrunk and grown; a shrink leaves mapped blocks beyond its end.
             for n in 0..4 {
                 let at = to_usize(random.random(SIZE / THIN));
                 blocks[at] = (random.random(3) > 0).then_some(step * 10 + n);
@@ -255,7 +255,7 @@ fn a_thin_pool_sends_what_is_mapped_and_what_no_longer_is() {
 }
 
 #[test]
-fn an_interrupted_stream_goes_on_from_any_place() {
+fn an_interrupted_transfer_resumes_from_any_offset() {
     let mut here = Pool::new(3);
     here.write(8);
     let base = here.snapshot();
@@ -268,9 +268,9 @@ fn an_interrupted_stream_goes_on_from_any_place() {
     let wanted = content(&here.paths(&layers)[0]);
     let mut offsets = BTreeSet::new();
     for cut in (0..whole.len()).step_by(whole.len() / 97) {
-        let (reached, cut_off) = receive(there.path(), "v", &whole[..cut]);
-        assert!(matches!(cut_off, Err(TransferError::CutOff)), "{cut}: {cut_off:?}");
-        // Nothing was begun when not even the header came.
+        let (reached, truncated) = receive(there.path(), "v", &whole[..cut]);
+        assert!(matches!(truncated, Err(TransferError::Truncated)), "{cut}: {truncated:?}");
+        // There is no staging file if the header is incomplete.
         let reached = reached.unwrap_or(Bytes(0));
         offsets.insert(reached);
         let (rest, done) = receive(there.path(), "v", &here.stream(&layers, Some(&base), reached.0));
@@ -283,7 +283,7 @@ fn an_interrupted_stream_goes_on_from_any_place() {
 }
 
 #[test]
-fn a_changed_byte_is_found_wherever_it_is() {
+fn a_changed_byte_is_detected_at_any_offset() {
     let mut here = Pool::new(5);
     here.write(6);
     let layers = here.snapshot();
@@ -298,7 +298,7 @@ fn a_changed_byte_is_found_wherever_it_is() {
         assert!(error.is_err(), "byte {at}");
         let part = there.path().join("v.part");
         if part.exists() {
-            // What is there is right, as far as it goes.
+            // The received part is correct.
             let upto = usize::try_from(reached.unwrap().0).unwrap();
             assert!(content(&part)[..upto] == wanted[..upto], "byte {at}");
             staging::remove(&part).unwrap();
@@ -309,16 +309,16 @@ fn a_changed_byte_is_found_wherever_it_is() {
 }
 
 #[test]
-fn nothing_is_received_that_calls_itself_an_imported_base() {
+fn a_stream_that_claims_to_be_an_imported_base_is_refused() {
     let mut here = Pool::new(6);
     here.write(6);
     let layers = here.snapshot_as(bulkhead_core::base::Contents::new(Bytes(SIZE)).name());
     let stream = here.stream(&layers, None, 0);
-    assert!(matches!(Receiver::open(&stream[..]), Err(TransferError::Base(said)) if said == layers[0]));
+    assert!(matches!(Receiver::open(&stream[..]), Err(TransferError::Base(content)) if content == layers[0]));
 }
 
 #[test]
-fn what_is_there_is_not_written_again() {
+fn received_data_is_not_written_again() {
     let mut here = Pool::new(9);
     here.write(12);
     let layers = here.snapshot();
@@ -327,25 +327,25 @@ fn what_is_there_is_not_written_again() {
     let path = there.path().join("v.part");
     receive(there.path(), "v", &stream).1.unwrap();
     let before = fs::metadata(&path).unwrap().modified().unwrap();
-    // Whole, and cut off: it stays as it is.
+    // Complete: it stays the same, whether the stream is complete or truncated.
     for end in [stream.len(), stream.len() / 2] {
         let (reached, _) = receive(there.path(), "v", &stream[..end]);
         assert_eq!(reached, None);
     }
     assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), before);
     assert!(content(&path) == content(&here.paths(&layers)[0]));
-    // In part: what follows is written, from the middle of a record on.
+    // Partial: the rest is written, from the middle of a record on.
     staging::remove(&path).unwrap();
     receive(there.path(), "v", &stream[..stream.len() / 2]).1.unwrap_err();
     let reached = staging::state(&path).unwrap().unwrap().received.unwrap();
     let middle = reached.0 - BLOCK_BYTES;
-    StagingFile::open(&path).unwrap().reached(layers[0], Some(Bytes(middle))).unwrap();
+    StagingFile::open(&path).unwrap().checkpoint(layers[0], Some(Bytes(middle))).unwrap();
     receive(there.path(), "v", &stream).1.unwrap();
     assert!(content(&path) == content(&here.paths(&layers)[0]));
 }
 
 #[test]
-fn what_was_given_up_meanwhile_is_not_gone_on_with() {
+fn a_staging_file_that_was_discarded_meanwhile_is_not_resumed() {
     let mut here = Pool::new(8);
     here.write(6);
     let layers = here.snapshot();
@@ -362,7 +362,7 @@ fn what_was_given_up_meanwhile_is_not_gone_on_with() {
     let header = receiver.header().clone();
     let error = Target::open(&path, &header).and_then(|target| receiver.receive(&target, |_| ()));
     assert!(matches!(error, Err(TransferError::Staging(LayerError::Discarded { .. }))), "{error:?}");
-    // What is there is not forgotten when it is sent again from an earlier place, and that is cut off.
+    // Progress is kept if a stream from an earlier offset is truncated.
     receive(there.path(), "v", &stream[..stream.len() / 2]).1.unwrap_err();
     receive(there.path(), "v", &stream[..stream.len() / 4]).1.unwrap_err();
     assert_eq!(staging::state(&path).unwrap().unwrap().received, Some(reached));

@@ -23,7 +23,7 @@ pub(crate) struct DaemonArgs {
     pub(crate) metrics: Option<SocketAddr>,
     /// Maximum number of requests in flight per file volume, 1 to 1024; each takes up to 256 KiB of memory that is never paged out. Volumes
     /// that already have a device keep their value
-    #[arg(long, value_name = "N", default_value_t = servers::REQUESTS, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = servers::DEFAULT_REQUESTS, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) volume_requests: u16,
     /// Format of the log on standard error; BULKHEAD_LOG sets its level (error, warn, info, debug)
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
@@ -41,7 +41,7 @@ pub(crate) struct BlockdArgs {
     /// Specification of the device to serve, as JSON (`ServeSpec`)
     pub(crate) spec: String,
     /// Maximum number of requests in flight
-    #[arg(long, default_value_t = servers::REQUESTS, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = servers::DEFAULT_REQUESTS, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) requests: u16,
     /// Only take over the volume's existing device; do not create one
     #[arg(long)]

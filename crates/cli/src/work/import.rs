@@ -14,7 +14,7 @@ use bulkhead_core::units::Bytes;
 use bulkhead_core::work::{ImportTask, MIN_BASE_BYTES, Order, Outcome, Report, Staged};
 use bulkhead_engine::kernel::layer_errors;
 use bulkhead_formats::layer::LayerError;
-use bulkhead_formats::staging::{StagingFile, index_of};
+use bulkhead_formats::staging::{StagingFile, index_path};
 use bulkhead_image::{ImportError, Platform, Tree, Wanted, stage};
 use bulkhead_sys::fsutil::{self, FsError, TreeOptions};
 use bulkhead_sys::loopdev::LoopError;
@@ -114,9 +114,9 @@ fn make(part: &Path, tree: &Tree, size: Bytes, mut progress: impl FnMut(Bytes)) 
     let options = TreeOptions { tree: tree.path(), entries: tree.entries(), size, scratch: &scratch };
     fsutil::make_of_tree(part, &options)?;
     let content = base::seal(&opened, size, &mut progress)?;
-    index::build(&Roots::host(), part, FsKind::Ext4, content, &index_of(part), |hashed| progress(Bytes(hashed)))?;
+    index::build(&Roots::host(), part, FsKind::Ext4, content, &index_path(part), |hashed| progress(Bytes(hashed)))?;
     // Only now is it complete.
-    opened.reached(content, None)?;
+    opened.checkpoint(content, None)?;
     Ok(content)
 }
 

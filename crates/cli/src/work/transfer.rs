@@ -32,7 +32,7 @@ pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, hint: &str) -> Fa
         (TransferError::Base(_), _) => {
             (Code::Corrupt, "import the same image on this host, or send a snapshot of a clone".to_owned())
         }
-        (TransferError::Stream(_) | TransferError::CutOff | TransferError::TooLong, _) => (Code::Corrupt, same),
+        (TransferError::Stream(_) | TransferError::Truncated | TransferError::TooLong, _) => (Code::Corrupt, same),
         (
             TransferError::Staging(LayerError::File(_)) | TransferError::Layers(ImageError::Layers(LayerError::File(_))),
             _,

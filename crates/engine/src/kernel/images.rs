@@ -27,7 +27,7 @@ impl Kernel {
                 Ok(Outcome::DONE)
             }
             A::GrowImage { path, size_bytes, provision } => {
-                layer::hide_below(path, *size_bytes).map_err(|e| e.fault(file_object(path)))?;
+                layer::mask_layers_beyond_end(path, *size_bytes).map_err(|e| e.fault(file_object(path)))?;
                 let old = image::grow(path, *size_bytes, *provision).map_err(|e| e.fault(file_object(path)))?;
                 Ok(Outcome { old: Some(old.to_string()), changed: old < *size_bytes, ..Outcome::DONE })
             }
@@ -45,7 +45,7 @@ impl Kernel {
             }
             A::CopyImage { path, of } => self.with_new_layers(|| {
                 self.mark_new(path);
-                layer::create_beside(path, of).map_err(|e| e.fault(file_object(path)))?;
+                layer::create_with_backing_of(path, of).map_err(|e| e.fault(file_object(path)))?;
                 Ok(Outcome::DONE)
             }),
             A::ReplaceImage { path, by } => self.with_new_layers(|| {

@@ -40,7 +40,7 @@ impl Kernel {
             }
             A::SweepLayers { directory } => Ok(self.sweep_layers(directory)),
             A::SetLayersAside { directory, layers, names } => {
-                self.with_layers_locked(directory, || merge::set_apart(directory, layers, names))
+                self.with_layers_locked(directory, || merge::set_aside(directory, layers, names))
             }
             A::MergeLayers { directory, layers, into, .. } => {
                 let copied = merge::copy(directory, layers, *into).map_err(|e| e.fault(file_object(directory)))?;
@@ -115,7 +115,7 @@ impl Kernel {
         // Including images whose server is gone: they get another one.
         let making = self.being_made().clone();
         let served =
-            servers::all(&self.roots).map(|all| all.into_iter().map(|(_, spec)| spec.image).chain(making).collect());
+            servers::list(&self.roots).map(|list| list.into_iter().map(|(_, spec)| spec.image).chain(making).collect());
         let removed =
             served.map_err(|source| file::FileError::io("look for served images in", directory, source).into());
         match removed.and_then(|served: Vec<PathBuf>| layer::sweep(directory, &served)) {

@@ -105,7 +105,7 @@ impl Kernel {
         }
         let chain = layer::chain(image).map_err(|e| e.fault(file_object(image)))?;
         if spec.layered && chain.is_none() {
-            return Err(LayerError::Unmarked { path: image.clone() }.fault(file_object(image)));
+            return Err(LayerError::AttributeLost { path: image.clone() }.fault(file_object(image)));
         }
         let has_layers = chain.is_some();
         if server == Server::Auto || has_layers {
@@ -144,7 +144,7 @@ impl Kernel {
         };
         let changed = layer::freeze(image, layer, SERVER_END_LIMIT, stop).map_err(|e| e.fault(object()))?;
         if changed && let Some((_, device)) = server {
-            let recorded = servers::of(&self.roots, &device.name());
+            let recorded = servers::spec_of_disk(&self.roots, &device.name());
             let gone = || Fault::new(Code::Internal, object(), "its block server is no longer known");
             self.serve(&ServeSpec { layered: true, ..recorded.ok_or_else(gone)? })?;
         }
@@ -154,7 +154,7 @@ impl Kernel {
     /// Replaces an image's server, if it has removed layers open.
     pub(super) fn renew_stale(&self, image: &Path, volume: Uuid) -> Result<Outcome, Fault> {
         let Some((_, device)) = self.served(image, volume)? else { return Ok(Outcome::UNCHANGED) };
-        let (pid, recorded) = (server_of(&device), servers::of(&self.roots, &device.name()));
+        let (pid, recorded) = (server_of(&device), servers::spec_of_disk(&self.roots, &device.name()));
         let (Some(pid), Some(recorded)) = (pid, recorded) else { return Ok(Outcome::UNCHANGED) };
         let is_gone = |path: &Path| path.to_str().is_some_and(|path| path.ends_with(GONE_LAYER));
         let failed = |error| {
@@ -214,7 +214,7 @@ impl Kernel {
                 (info.dev_path, info.dev, Backing::Loop { direct_io: info.direct_io, no_ublk })
             }
             Some(Attached::Served(device)) => {
-                let recorded = servers::of(&self.roots, &device.name());
+                let recorded = servers::spec_of_disk(&self.roots, &device.name());
                 let base = recorded.as_ref().and_then(|spec| spec.below.as_ref());
                 let lost_base = base.filter(|base| !base.exists()).cloned();
                 // Images that are provisioned on demand, or on layers, are not prepared.
@@ -361,7 +361,7 @@ impl Kernel {
                 .map_err(|e| e.fault(object()))?;
         }
         let Some(cgroup) = &spec.cgroup else { return Ok(Outcome::UNCHANGED) };
-        let recorded = servers::of(&self.roots, &device.name());
+        let recorded = servers::spec_of_disk(&self.roots, &device.name());
         if recorded
             .as_ref()
             .is_some_and(|recorded| (recorded.flatten, recorded.read_from) != (spec.flatten, spec.read_from))
@@ -371,7 +371,7 @@ impl Kernel {
             return Ok(Outcome::DONE);
         }
         if recorded.as_ref() != Some(spec) {
-            servers::tell(&self.roots, device, spec).map_err(|e| e.fault(object()))?;
+            servers::register(&self.roots, device, spec).map_err(|e| e.fault(object()))?;
         }
         let found = cgroup::cgroup_of(&self.roots, pid).map_err(|e| e.fault(object()))?;
         if found == *cgroup {

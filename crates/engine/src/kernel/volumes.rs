@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use bulkhead_core::action::DeviceRef;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::health::Backing;
-use bulkhead_core::heat::Heat;
+use bulkhead_core::heat::ReadCounts;
 use bulkhead_core::journal::Accounting;
 use bulkhead_core::model::FsKind;
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::units::{Bytes, DevNo};
-use bulkhead_formats::{first_block, servers};
+use bulkhead_formats::{first_block, read_counts};
 use bulkhead_sys::{block, cgroup, jbd2, lvm};
 use uuid::Uuid;
 
@@ -69,8 +69,8 @@ impl Volumes for Kernel {
         first_block::journal_bytes(&place).map_err(|e| e.fault(device))
     }
 
-    fn heat(&self, volume: Uuid) -> Result<Heat, Fault> {
-        servers::heat(&self.roots, volume).map_err(|e| e.fault(format!("volume {volume}")))
+    fn read_counts(&self, volume: Uuid) -> Result<ReadCounts, Fault> {
+        read_counts::read(&self.roots, volume).map_err(|e| e.fault(format!("volume {volume}")))
     }
 
     fn accounting(&self, device: &DeviceRef, fs: FsKind, tenant: &Name) -> Accounting {

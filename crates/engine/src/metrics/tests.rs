@@ -16,7 +16,7 @@ fn rendered_as(observed: Result<Observation, Fault>, format: Format) -> String {
         Seen {
             observed,
             holds: Vec::new(),
-            heat: Vec::new(),
+            shared_reads: Vec::new(),
             pools: Vec::new(),
             trimmed: BTreeMap::new(),
             problems: BTreeMap::new(),

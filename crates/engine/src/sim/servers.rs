@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use bulkhead_core::action::{DeviceRef, ServerAction};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::health::Backing;
-use bulkhead_core::heat::{Heat, HeatSource};
+use bulkhead_core::heat::{HeatSource, ReadCounts};
 use bulkhead_core::journal::Accounting;
 use bulkhead_core::model::FsKind;
 use bulkhead_core::name::Name;
@@ -90,13 +90,13 @@ impl Volumes for Sim {
         Ok(world.fs(device).ok().and_then(|(fs, _)| of(fs)))
     }
 
-    fn heat(&self, volume: Uuid) -> Result<Heat, Fault> {
-        let mut heat = Heat { version: Heat::VERSION, counts: Vec::new() };
+    fn read_counts(&self, volume: Uuid) -> Result<ReadCounts, Fault> {
+        let mut counts = ReadCounts::default();
         // Who lends has borrowed.
         if self.world().peers.contains_key(&volume) {
-            heat.count(HeatSource::Sibling(volume), 4096);
+            counts.count(HeatSource::Peer(volume), 4096);
         }
-        Ok(heat)
+        Ok(counts)
     }
 
     fn accounting(&self, _device: &DeviceRef, _fs: FsKind, tenant: &Name) -> Accounting {

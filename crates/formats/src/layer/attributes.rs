@@ -1,5 +1,5 @@
-//! The extended attributes of layers and of the files that depend on them (docs/formats/layers.md): the layer below, and the seal, which
-//! proves that a layer has not been written to.
+//! The extended attributes of layers and of the files that depend on them (docs/formats/layers.md): the backing layer, and the seal, by
+//! which a layer that was written to is detected.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::LayerError;
 
-/// The extended attribute that says what is below a file.
+/// The extended attribute that names the backing layer of a file.
 pub const ATTRIBUTE: &str = "user.bulkhead.below";
 
 /// The version of its format that is written, and the only one that is read.
@@ -21,48 +21,44 @@ const VERSION: &str = "1";
 /// Longest text of the attribute: a version, a UUID and a number.
 const MAX_ATTRIBUTE_BYTES: usize = 128;
 
-/// Name of the attribute that says when a layer was written to last, and how large it is.
+/// The extended attribute with the modification time and size of a layer.
 pub(super) const SEAL: &str = "user.bulkhead.sealed";
 
-/// What a file says of itself.
+/// The content of [`ATTRIBUTE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mark {
-    /// The layer below; `None` at the bottom.
-    pub(super) below: Option<Uuid>,
+pub(super) struct Backing {
+    /// The backing layer; `None` at the end of a chain.
+    pub(super) layer: Option<Uuid>,
 }
 
-/// The layer that a layer lies on.
+/// The backing layer of a layer.
 ///
 /// # Errors
-/// [`LayerError`], also when it is no layer, or is not what it was when it became one.
-pub(crate) fn below_layer(file: &File, path: &Path) -> Result<Option<Uuid>, LayerError> {
-    let unmarked = || LayerError::Attribute { name: ATTRIBUTE, path: path.to_owned(), text: String::new() };
-    let mark = mark_of(file, path)?.ok_or_else(unmarked)?;
+/// [`LayerError`], also if the file is no layer, or was changed since it became one.
+pub(crate) fn backing_of_layer(file: &File, path: &Path) -> Result<Option<Uuid>, LayerError> {
+    let missing = || LayerError::Attribute { name: ATTRIBUTE, path: path.to_owned(), text: String::new() };
+    let backing = backing_of(file, path)?.ok_or_else(missing)?;
     check_seal(file, path)?;
-    Ok(mark.below)
+    Ok(backing.layer)
 }
 
-/// Says of an image that it lies on no layer any more; it owns all that they had, durably.
+/// Records that an image has no backing layer any more, because it owns all blocks. Durable.
 ///
 /// # Errors
 /// [`LayerError`].
-pub fn leave(image: &File, path: &Path) -> Result<(), LayerError> {
-    lay_on(image, path, None)
+pub fn detach(image: &File, path: &Path) -> Result<(), LayerError> {
+    set_backing(image, path, None)
 }
 
-/// Says of a file which layer it lies on, durably.
-pub(crate) fn lay_on(file: &File, path: &Path, below: Option<Uuid>) -> Result<(), LayerError> {
-    set_mark(file, path, Mark { below })
-}
-
-pub(super) fn set_mark(file: &File, path: &Path, mark: Mark) -> Result<(), LayerError> {
+/// Sets the backing layer of a file. Durable.
+pub(crate) fn set_backing(file: &File, path: &Path, layer: Option<Uuid>) -> Result<(), LayerError> {
     let inode = file.metadata().map_err(io_error("stat", path))?.ino();
-    let below = mark.below.map_or_else(|| "none".to_owned(), |below| below.to_string());
-    let text = format!("{VERSION} {below} {inode}");
+    let layer = layer.map_or_else(|| "none".to_owned(), |layer| layer.to_string());
+    let text = format!("{VERSION} {layer} {inode}");
     match fsetxattr(file, ATTRIBUTE, text.as_bytes(), XattrFlags::empty()) {
         Err(Errno::OPNOTSUPP) => {
-            let reason = "its file system has no extended attributes of users".to_owned();
-            Err(LayerError::Coarse { path: path.to_owned(), reason })
+            let reason = "its file system does not support user extended attributes".to_owned();
+            Err(LayerError::Unsupported { path: path.to_owned(), reason })
         }
         set => {
             set.map_err(|errno| io_error("set an attribute of", path)(errno.into()))?;
@@ -71,16 +67,20 @@ pub(super) fn set_mark(file: &File, path: &Path, mark: Mark) -> Result<(), Layer
     }
 }
 
-pub(super) fn mark_of(file: &File, path: &Path) -> Result<Option<Mark>, LayerError> {
-    let Some((mark, marked)) = read_mark(file, path)? else { return Ok(None) };
+/// The backing attribute of a file; `None` if it has none.
+///
+/// # Errors
+/// [`LayerError`], [`LayerError::Copied`] among them.
+pub(super) fn backing_of(file: &File, path: &Path) -> Result<Option<Backing>, LayerError> {
+    let Some((backing, recorded)) = read_backing(file, path)? else { return Ok(None) };
     let inode = file.metadata().map_err(io_error("stat", path))?.ino();
-    if inode != marked {
-        return Err(LayerError::Copied { path: path.to_owned(), marked, inode });
+    if inode != recorded {
+        return Err(LayerError::Copied { path: path.to_owned(), recorded, inode });
     }
-    Ok(Some(mark))
+    Ok(Some(backing))
 }
 
-/// Notes of a file that nobody will write to any more when it was written to last; makes that durable, and all that it holds.
+/// Makes a file durable, and records its modification time and size. It must not be written to from then on.
 pub(crate) fn seal(file: &File, path: &Path) -> Result<(), LayerError> {
     let text = format!("{VERSION} {}", last_write(file, path)?);
     fsetxattr(file, SEAL, text.as_bytes(), XattrFlags::empty())
@@ -88,7 +88,7 @@ pub(crate) fn seal(file: &File, path: &Path) -> Result<(), LayerError> {
     Ok(file.sync_all().map_err(io_error("sync", path))?)
 }
 
-/// Lets a layer be written to. One that is cut off before it is sealed again is taken as it is.
+/// Removes the seal, so that a layer can be written to. A layer without a seal is not checked.
 pub(crate) fn unseal(file: &File, path: &Path) -> Result<(), LayerError> {
     match fremovexattr(file, SEAL) {
         Err(Errno::NODATA) => Ok(()),
@@ -99,7 +99,7 @@ pub(crate) fn unseal(file: &File, path: &Path) -> Result<(), LayerError> {
     }
 }
 
-/// Refuses a layer that was written to since it was sealed; one that never was is taken as it is.
+/// Refuses a layer that was written to after it was sealed. A layer without a seal is not checked.
 fn check_seal(file: &File, path: &Path) -> Result<(), LayerError> {
     let Some(text) = attribute(file, path, SEAL)? else { return Ok(()) };
     let found = last_write(file, path)?;
@@ -110,44 +110,44 @@ fn check_seal(file: &File, path: &Path) -> Result<(), LayerError> {
     }
 }
 
-/// When a file was written to last, in seconds since 1970, and its size.
+/// The modification time of a file, in seconds since 1970, and its size.
 fn last_write(file: &File, path: &Path) -> Result<String, LayerError> {
     let metadata = file.metadata().map_err(io_error("stat", path))?;
     Ok(format!("{}.{:09} {}", metadata.mtime(), metadata.mtime_nsec(), metadata.len()))
 }
 
-/// An attribute of a file as text; `None` when it has none.
+/// An attribute of a file as text; `None` if it is not set.
 pub(super) fn attribute(file: &File, path: &Path, name: &str) -> Result<Option<String>, LayerError> {
     let mut buffer = [0; MAX_ATTRIBUTE_BYTES];
     let read = match fgetxattr(file, name, &mut buffer[..]) {
         Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
-        // It is longer than any of ours.
+        // Longer than any valid value.
         Err(Errno::RANGE) => 0,
         read => read.map_err(|errno| io_error("read an attribute of", path)(errno.into()))?,
     };
     Ok(Some(String::from_utf8_lossy(&buffer[..read]).into_owned()))
 }
 
-/// What a file says of itself, and the inode that it was written for.
-pub(super) fn read_mark(file: &File, path: &Path) -> Result<Option<(Mark, u64)>, LayerError> {
+/// The backing attribute of a file, and the inode that it was written for.
+pub(super) fn read_backing(file: &File, path: &Path) -> Result<Option<(Backing, u64)>, LayerError> {
     let Some(text) = attribute(file, path, ATTRIBUTE)? else { return Ok(None) };
-    match parse_mark(&text) {
-        Some(mark) => Ok(Some(mark)),
+    match parse_backing(&text) {
+        Some(backing) => Ok(Some(backing)),
         None => Err(LayerError::Attribute { name: ATTRIBUTE, path: path.to_owned(), text }),
     }
 }
 
-pub(super) fn parse_mark(text: &str) -> Option<(Mark, u64)> {
+pub(super) fn parse_backing(text: &str) -> Option<(Backing, u64)> {
     let words: Vec<&str> = text.split(' ').collect();
-    let [VERSION, below, inode] = words[..] else { return None };
-    let below = match below {
+    let [VERSION, layer, inode] = words[..] else { return None };
+    let layer = match layer {
         "none" => None,
-        below => Some(Uuid::try_parse(below).ok()?),
+        layer => Some(Uuid::try_parse(layer).ok()?),
     };
-    Some((Mark { below }, inode.parse().ok()?))
+    Some((Backing { layer }, inode.parse().ok()?))
 }
 
-/// The layer that a file lies on.
-pub(crate) fn below(file: &File, path: &Path) -> Result<Option<Uuid>, LayerError> {
-    Ok(mark_of(file, path)?.and_then(|mark| mark.below))
+/// The backing layer of a file.
+pub(crate) fn backing_layer(file: &File, path: &Path) -> Result<Option<Uuid>, LayerError> {
+    Ok(backing_of(file, path)?.and_then(|backing| backing.layer))
 }

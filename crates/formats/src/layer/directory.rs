@@ -1,4 +1,4 @@
-//! A pool's directory as a whole: which file depends on which layer, and removing layers that no image depends on.
+//! The directory of a pool: lists which file depends on which layer, and removes layers that no image depends on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,24 +10,24 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use super::attributes::read_mark;
+use super::attributes::read_backing;
 use super::{LayerError, index_path, layer_path, open};
 
-/// A file of a pool's directory that lies on a layer, or belongs to one.
+/// A file in a pool's directory that depends on a layer, or belongs to one.
 pub(crate) enum Member {
     /// An image or a staging file.
     Image,
-    /// An image that is being made, or was left.
+    /// An image that is being created, or was left by an interruption.
     New(PathBuf),
     Layer(PathBuf, Uuid),
     Index(Uuid),
 }
 
-/// Lists a pool's directory: what is there of layers, and which layer each lies on. Of a copy that counts as well: what it was made on
-/// stays.
+/// Lists the files of a pool's directory with their backing layers. A file that is a copy counts as well, so that the layers of its
+/// original are kept.
 ///
 /// # Errors
-/// [`LayerError`] when one file cannot be read.
+/// [`LayerError`] if any file cannot be read.
 pub(crate) fn list(directory: &Path) -> Result<Vec<(Member, Option<Uuid>)>, LayerError> {
     let failed = || io_error("list", directory);
     let mut members = Vec::new();
@@ -45,31 +45,32 @@ pub(crate) fn list(directory: &Path) -> Result<Vec<(Member, Option<Uuid>)>, Laye
             }
             _ => continue,
         };
-        let below = match open(&path, OFlags::RDONLY) {
-            // It was removed since it was listed, and what it lay on may go with it.
+        let layer = match open(&path, OFlags::RDONLY) {
+            // Removed since it was listed: it keeps no layer.
             Err(error) if error.is_not_found() => None,
-            opened => read_mark(&opened?, &path)?.and_then(|(mark, _)| mark.below),
+            opened => read_backing(&opened?, &path)?.and_then(|(backing, _)| backing.layer),
         };
-        members.push((member, below));
+        members.push((member, layer));
     }
     Ok(members)
 }
 
-/// Removes the layers of a directory that no image lies on, with their indexes, and what an interrupted [`freeze`](super::freeze) left. What a server
-/// still has open stays until it has ended, and so do the images that are told to be `served`. Returns what was removed.
+/// Removes the layers of a directory that no image depends on, with their indexes, and files left by an interrupted
+/// [`freeze`](super::freeze). Files that a server has open stay, and so do `served`, images whose servers may be restarting. Returns
+/// the removed files.
 ///
 /// # Errors
-/// [`LayerError`]; nothing is removed when one file cannot be read.
+/// [`LayerError`]; nothing is removed if any file cannot be read.
 pub fn sweep(directory: &Path, served: &[PathBuf]) -> Result<Vec<PathBuf>, LayerError> {
-    let (mut below, mut needed, mut leftovers) = (BTreeMap::new(), Vec::new(), Vec::new());
+    let (mut backing, mut needed, mut leftovers) = (BTreeMap::new(), Vec::new(), Vec::new());
     let mut indexed = Vec::new();
-    for (member, on) in list(directory)? {
+    for (member, layer) in list(directory)? {
         match member {
-            Member::Image => needed.extend(on),
-            Member::New(path) if served.contains(&path) || is_locked(&path)? => needed.extend(on),
+            Member::Image => needed.extend(layer),
+            Member::New(path) if served.contains(&path) || is_locked(&path)? => needed.extend(layer),
             Member::New(path) => leftovers.push(path),
             Member::Layer(_, uuid) => {
-                below.insert(uuid, on);
+                backing.insert(uuid, layer);
             }
             Member::Index(uuid) => indexed.push(uuid),
         }
@@ -77,10 +78,10 @@ pub fn sweep(directory: &Path, served: &[PathBuf]) -> Result<Vec<PathBuf>, Layer
     let mut kept = BTreeSet::new();
     while let Some(layer) = needed.pop() {
         if kept.insert(layer) {
-            needed.extend(below.get(&layer).copied().flatten());
+            needed.extend(backing.get(&layer).copied().flatten());
         }
     }
-    let unused = below.keys().filter(|layer| !kept.contains(layer)).map(|layer| layer_path(directory, *layer));
+    let unused = backing.keys().filter(|layer| !kept.contains(layer)).map(|layer| layer_path(directory, *layer));
     leftovers.extend(unused);
     leftovers.extend(indexed.iter().filter(|layer| !kept.contains(layer)).map(|layer| index_path(directory, *layer)));
     for path in &leftovers {
@@ -92,7 +93,7 @@ pub fn sweep(directory: &Path, served: &[PathBuf]) -> Result<Vec<PathBuf>, Layer
     Ok(leftovers)
 }
 
-/// Whether somebody serves a file.
+/// Whether a server has locked a file.
 fn is_locked(path: &Path) -> Result<bool, LayerError> {
     match flock(&open(path, OFlags::RDONLY)?, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(false),

@@ -8,92 +8,92 @@ use uuid::Uuid;
 
 use super::ATTRIBUTE;
 
-/// What can be wrong with an image and its layers.
+/// Why an image, its layers or a staging file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LayerError {
     /// An operation on a file failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The attribute of a file is there and says nothing that is known.
+    /// An attribute of a file has an unknown format.
     #[error("the attribute {name} of {path} cannot be read: {text:?}")]
     Attribute {
         /// The attribute.
         name: &'static str,
         /// The file.
         path: PathBuf,
-        /// What it says.
+        /// Its value.
         text: String,
     },
-    /// The image was copied by Bulkhead, and does not say any more what is below it.
+    /// The image has a backing chain by the pool's records, and no attribute.
     #[error("{path} has lost its attribute {ATTRIBUTE}: its holes may be data of a layer")]
-    Unmarked {
+    AttributeLost {
         /// The image.
         path: PathBuf,
     },
-    /// The file lies on layers, and was copied.
+    /// The file was copied, although it depends on layers.
     #[error(
-        "{path} is a copy (its {ATTRIBUTE} is that of inode {marked}, it has inode {inode}): its holes may not be those that it had"
+        "{path} is a copy (its {ATTRIBUTE} is of inode {recorded}, it has inode {inode}): the copy may have lost holes"
     )]
     Copied {
         /// The file.
         path: PathBuf,
         /// The inode that the attribute was written for.
-        marked: u64,
+        recorded: u64,
         /// Its inode.
         inode: u64,
     },
-    /// A layer was written to, which nobody does.
-    #[error("the layer {path} was changed: {found}, and when it became a layer {sealed}")]
+    /// A layer was written to.
+    #[error("the layer {path} was changed (modification time and size: {found}, sealed as {sealed})")]
     Changed {
         /// The layer.
         path: PathBuf,
-        /// When it was written to last, and its size.
+        /// Its modification time and size.
         found: String,
-        /// The same as it was then.
+        /// The same when it was sealed.
         sealed: String,
     },
-    /// A layer that is needed is not there.
-    #[error("{path} lies on the layer {layer}, which is not there")]
+    /// A layer of a backing chain is missing.
+    #[error("{path} depends on the layer {layer}, which does not exist")]
     Missing {
         /// The file.
         path: PathBuf,
         /// The layer.
         layer: PathBuf,
     },
-    /// Too many layers, or a ring of them.
-    #[error("{path} lies on {MAX_LAYERS} layers, and no more are possible")]
+    /// The backing chain is too long, or a cycle.
+    #[error("{path} depends on {MAX_LAYERS} layers, and no more are possible")]
     TooMany {
         /// The file.
         path: PathBuf,
     },
-    /// The file system cannot tell data from holes as exactly as is needed.
+    /// The file system lacks a feature that layers need.
     #[error("{path} cannot have layers: {reason}")]
-    Coarse {
+    Unsupported {
         /// The file.
         path: PathBuf,
         /// Why.
         reason: String,
     },
-    /// Somebody else has the file locked.
+    /// A server has locked the file.
     #[error("{path} is still being served")]
     Locked {
         /// The file.
         path: PathBuf,
     },
-    /// The layer that a staging file is to lie on is not there.
-    #[error("there is no layer {layer} for {path} to lie on")]
+    /// The backing layer of a new staging file does not exist.
+    #[error("there is no layer {layer}, on which {path} would be based")]
     NoBase {
         /// The staging file.
         path: PathBuf,
         /// The layer.
         layer: Uuid,
     },
-    /// Something else is being received.
-    #[error("{path} is what was received of {content} so far")]
+    /// The staging file belongs to another transfer.
+    #[error("{path} is the staging file of {content}")]
     OtherStaging {
         /// The staging file.
         path: PathBuf,
-        /// What is being received.
+        /// The content that it receives.
         content: Uuid,
     },
     /// Another process receives into a staging file.
@@ -102,26 +102,26 @@ pub enum LayerError {
         /// The staging file.
         path: PathBuf,
     },
-    /// What was received so far is not there any more.
-    #[error("what was received so far into {path} was given up meanwhile")]
+    /// The staging file was discarded.
+    #[error("the staging file {path} was discarded meanwhile")]
     Discarded {
         /// The staging file.
         path: PathBuf,
     },
-    /// A file has the name of a staging file, and is somebody else's.
-    #[error("{path} has data and does not say that it is a staging file")]
+    /// A file has the name of a staging file, but data and no attribute.
+    #[error("{path} has data, but is not marked as a staging file")]
     NotStaging {
         /// The file.
         path: PathBuf,
     },
-    /// Layers are not what is to be merged any more: something else lies on one of them, or one is gone.
-    #[error("layers in {directory} that were to be merged are needed, gone, or being merged by another process")]
-    NotAlone {
-        /// Where they are.
+    /// Layers can no longer be merged: something else depends on one, one was removed, or another process is merging.
+    #[error("layers in {directory} that were to be merged are in use, removed, or being merged by another process")]
+    RunChanged {
+        /// The pool's directory.
         directory: PathBuf,
     },
-    /// A staging file is not there, or not whole.
-    #[error("{path} is not whole")]
+    /// A staging file is missing or incomplete.
+    #[error("{path} is incomplete")]
     Incomplete {
         /// The staging file.
         path: PathBuf,

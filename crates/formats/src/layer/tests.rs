@@ -1,6 +1,6 @@
 use std::os::unix::fs::PermissionsExt as _;
 
-use super::attributes::{Mark, SEAL, attribute, parse_mark, set_mark};
+use super::attributes::{Backing, SEAL, attribute, parse_backing};
 use super::*;
 use bulkhead_core::model::Provision;
 use bulkhead_sys::image;
@@ -19,7 +19,7 @@ fn write(path: &Path, byte: u8, at: u64) {
     fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[byte; 4096], at).unwrap();
 }
 
-/// An image on the layer `…1`, which has what was written to it.
+/// An empty image on layer `…1`, which has its content.
 fn frozen() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let image = image(dir.path(), "v.img");
@@ -35,7 +35,7 @@ fn image(directory: &Path, name: &str) -> PathBuf {
 }
 
 #[test]
-fn an_image_becomes_a_layer_and_lies_on_it() {
+fn a_frozen_image_is_backed_by_its_former_content() {
     let dir = tempfile::tempdir().unwrap();
     let image = image(dir.path(), "v.img");
     write(&image, 7, 8192);
@@ -48,7 +48,7 @@ fn an_image_becomes_a_layer_and_lies_on_it() {
     assert_eq!(fs::metadata(&image).unwrap().len(), Bytes::mib(4).0);
     let layer = fs::metadata(layer_path(dir.path(), first)).unwrap();
     assert_eq!((layer.permissions().mode() & 0o777, layer.nlink()), (0o400, 1));
-    // Again, and for another while it is empty: there is nothing to be done.
+    // Repeated, or with another layer while the image is empty: no change.
     assert!(!freeze(&image, first, LIMIT, || stopped += 1).unwrap());
     assert!(!freeze(&image, second, LIMIT, || stopped += 1).unwrap());
     assert_eq!(stopped, 1);
@@ -56,15 +56,15 @@ fn an_image_becomes_a_layer_and_lies_on_it() {
     assert!(freeze(&image, second, LIMIT, || stopped += 1).unwrap());
     assert_eq!(chain(&image).unwrap(), Some([second, first].map(|id| layer_path(dir.path(), id)).to_vec()));
     let copy = dir.path().join("copy.img");
-    create_beside(&copy, &image).unwrap();
+    create_with_backing_of(&copy, &image).unwrap();
     assert_eq!(chain(&copy).unwrap(), chain(&image).unwrap());
-    assert!(matches!(create_beside(&copy, &image), Err(LayerError::File(FileError::Exists { .. }))));
+    assert!(matches!(create_with_backing_of(&copy, &image), Err(LayerError::File(FileError::Exists { .. }))));
     assert_eq!(names(dir.path()).len(), 4);
 }
 
-/// With a snapshot while it was small, and without.
+/// With and without a snapshot while it was small.
 #[test]
-fn an_image_that_was_small_shows_nothing_of_what_it_had_before() {
+fn an_image_that_grows_again_exposes_no_old_content() {
     for with_snapshot in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let image = image(dir.path(), "v.img");
@@ -77,7 +77,7 @@ fn an_image_that_was_small_shows_nothing_of_what_it_had_before() {
             write(&image, 8, 4096);
             freeze(&image, Uuid::from_u128(2), LIMIT, || ()).unwrap();
         }
-        hide_below(&image, Bytes::mib(4)).unwrap();
+        mask_layers_beyond_end(&image, Bytes::mib(4)).unwrap();
         image::grow(&image, Bytes::mib(4), Provision::OnDemand).unwrap();
         let mut own = Vec::new();
         extents::extents(&File::open(&image).unwrap(), 0..Bytes::mib(4).0, |range, kind| {
@@ -94,7 +94,7 @@ fn an_image_that_was_small_shows_nothing_of_what_it_had_before() {
 }
 
 #[test]
-fn one_that_is_served_is_left_as_it_is() {
+fn freeze_waits_until_the_image_is_not_served() {
     let dir = tempfile::tempdir().unwrap();
     let image = image(dir.path(), "v.img");
     write(&image, 7, 8192);
@@ -107,7 +107,7 @@ fn one_that_is_served_is_left_as_it_is() {
     let refused = freeze(&image, Uuid::from_u128(1), LIMIT, || ());
     assert!(matches!(refused, Err(LayerError::Locked { .. })), "{refused:?}");
     assert_eq!((names(dir.path()), chain(&image).unwrap()), (vec!["v.img".to_owned()], Some(vec![])));
-    // A server that is ended, and a successor that was started at once.
+    // A server is stopped, and its successor starts at once.
     let mut successors = 1;
     let stop = || {
         server = None;
@@ -120,13 +120,13 @@ fn one_that_is_served_is_left_as_it_is() {
 }
 
 #[test]
-fn layers_stay_as_long_as_an_image_lies_on_them() {
+fn sweep_keeps_layers_that_an_image_depends_on() {
     let (dir, image) = frozen();
     let copy = dir.path().join("copy.img");
-    create_beside(&copy, &image).unwrap();
+    create_with_backing_of(&copy, &image).unwrap();
     write(&image, 8, 0);
     freeze(&image, Uuid::from_u128(2), LIMIT, || ()).unwrap();
-    // What a crash between link and rename leaves, and one before.
+    // Files that a crash leaves between link and rename, and before.
     fs::hard_link(&image, layer_path(dir.path(), Uuid::from_u128(3))).unwrap();
     fs::write(dir.path().join(format!("{}.new", Uuid::from_u128(4))), "").unwrap();
     fs::write(dir.path().join("other.layer"), "").unwrap();
@@ -135,7 +135,7 @@ fn layers_stay_as_long_as_an_image_lies_on_them() {
     assert_eq!(chain(&image).unwrap().map(|chain| chain.len()), Some(2));
     fs::remove_file(&image).unwrap();
     assert_eq!(sweep(dir.path(), &[]).unwrap(), [layer_path(dir.path(), Uuid::from_u128(2))]);
-    // One that cannot be read keeps all.
+    // An unreadable attribute keeps all layers.
     let bad = dir.path().join("bad.img");
     fs::write(&bad, "").unwrap();
     fsetxattr(File::open(&bad).unwrap(), ATTRIBUTE, b"2 none 1", XattrFlags::empty()).unwrap();
@@ -147,19 +147,19 @@ fn layers_stay_as_long_as_an_image_lies_on_them() {
 }
 
 #[test]
-fn what_is_served_stays_with_what_it_lies_on() {
+fn sweep_keeps_served_images_and_their_layers() {
     let (dir, image) = frozen();
     let new = dir.path().join(format!("{}.new", Uuid::from_u128(4)));
-    create_beside(&new, &image).unwrap();
+    create_with_backing_of(&new, &image).unwrap();
     let served = File::open(&new).unwrap();
     lock(&served, &new, LIMIT, || ()).unwrap();
     fs::remove_file(&image).unwrap();
     assert_eq!(sweep(dir.path(), &[]).unwrap(), Vec::<PathBuf>::new());
     assert!(chain(&new).unwrap().is_some());
     drop(served);
-    // Its server is gone, and has yet to get a successor.
+    // Its server is gone, and a successor is not started yet.
     assert_eq!(sweep(dir.path(), std::slice::from_ref(&new)).unwrap(), Vec::<PathBuf>::new());
-    // A process that another test has just started has the lock as well, until it executes its program.
+    // A child that another test has just forked inherits the lock until it calls execve.
     let give_up = std::time::Instant::now() + LIMIT;
     let mut removed = sweep(dir.path(), &[]).unwrap();
     while removed.is_empty() && std::time::Instant::now() < give_up {
@@ -169,7 +169,7 @@ fn what_is_served_stays_with_what_it_lies_on() {
 }
 
 #[test]
-fn copies_and_gaps_are_refused() {
+fn copied_images_and_missing_layers_are_refused() {
     let (dir, image) = frozen();
     let copy = dir.path().join("copy.img");
     fs::copy(&image, &copy).unwrap();
@@ -179,10 +179,10 @@ fn copies_and_gaps_are_refused() {
     assert!(matches!(chain(&copy), Err(LayerError::Copied { .. })));
     fs::remove_file(layer_path(dir.path(), Uuid::from_u128(1))).unwrap();
     assert!(matches!(chain(&image), Err(LayerError::Missing { .. })));
-    // A ring.
+    // A cycle.
     let layer = layer_path(dir.path(), Uuid::from_u128(1));
     fs::write(&layer, "").unwrap();
-    set_mark(&File::open(&layer).unwrap(), &layer, Mark { below: Some(Uuid::from_u128(1)) }).unwrap();
+    set_backing(&File::open(&layer).unwrap(), &layer, Some(Uuid::from_u128(1))).unwrap();
     assert!(matches!(chain(&image), Err(LayerError::TooMany { .. })));
 }
 
@@ -191,17 +191,17 @@ fn a_layer_that_was_written_to_is_refused() {
     let (dir, image) = frozen();
     let layer = layer_path(dir.path(), Uuid::from_u128(1));
     let sealed = fs::metadata(&layer).unwrap().modified().unwrap();
-    // As docs/formats/layers.md has it.
+    // The format in docs/formats/layers.md.
     let since = sealed.duration_since(std::time::UNIX_EPOCH).unwrap();
     let text = format!("1 {}.{:09} 4194304", since.as_secs(), since.subsec_nanos());
     assert_eq!(attribute(&File::open(&layer).unwrap(), &layer, SEAL).unwrap(), Some(text));
-    // What does not change what it holds is nobody's concern.
+    // Changes that do not affect the content are allowed.
     fs::set_permissions(&layer, Permissions::from_mode(0o600)).unwrap();
     fs::hard_link(&layer, dir.path().join("link")).unwrap();
     assert_eq!(chain(&image).unwrap().map(|chain| chain.len()), Some(1));
     write(&layer, 8, 0);
     assert!(matches!(chain(&image), Err(LayerError::Changed { .. })));
-    // Brought back with its old time, as those do who restore it.
+    // Restored with its old modification time, as from a backup.
     File::open(&layer).unwrap().set_modified(sealed).unwrap();
     assert_eq!(chain(&image).unwrap().map(|chain| chain.len()), Some(1));
     let file = File::open(&layer).unwrap();
@@ -212,12 +212,12 @@ fn a_layer_that_was_written_to_is_refused() {
 }
 
 #[test]
-fn the_attribute_is_read_as_it_is_documented() {
+fn the_attribute_is_parsed_as_documented() {
     let id = "00000000-0000-0000-0000-000000000001";
-    let mark = |below| Some((Mark { below }, 42));
-    assert_eq!(parse_mark(&format!("1 {id} 42")), mark(Some(Uuid::from_u128(1))));
-    assert_eq!(parse_mark("1 none 42"), mark(None));
+    let backing = |layer| Some((Backing { layer }, 42));
+    assert_eq!(parse_backing(&format!("1 {id} 42")), backing(Some(Uuid::from_u128(1))));
+    assert_eq!(parse_backing("1 none 42"), backing(None));
     for bad in ["", "1", "1 none", "1 none 42 ", "2 none 42", "1 some 42", "1 none -42", "1  none 42", "1 none 42\n"] {
-        assert_eq!(parse_mark(bad), None, "{bad:?}");
+        assert_eq!(parse_backing(bad), None, "{bad:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! On real files: what an image shows is the same before, in the middle of, and after a merge.
+//! On real files: the content of an image is the same before, during and after a merge.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -8,13 +8,13 @@ use bulkhead_core::model::Provision;
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
 use tempfile::TempDir;
 
-use crate::layer::{chain, freeze, patiently, sweep};
+use crate::layer::{chain, freeze, retry_while_locked, sweep};
 use bulkhead_sys::extents::{self, Kind};
 use bulkhead_sys::image;
 
 const BLOCKS: u64 = 600;
 
-/// A layer is nobody's to write to but root's.
+/// Only root can write to a layer, which is read-only.
 fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -27,8 +27,8 @@ const fn id(n: u128) -> Uuid {
     Uuid::from_u128(n)
 }
 
-/// What an image shows, block by block: the first byte of each that is there, read as docs/formats/layers.md has it.
-fn shown(image: &Path) -> BTreeMap<u64, u8> {
+/// The content of an image: the first byte of each block that exists, read as docs/formats/layers.md specifies.
+fn content(image: &Path) -> BTreeMap<u64, u8> {
     let mut all = BTreeMap::new();
     let files = std::iter::once(image.to_owned()).chain(chain(image).unwrap().unwrap_or_default());
     for path in files {
@@ -57,16 +57,15 @@ fn write(image: &Path, blocks: Range<u64>, byte: u8) {
     }
 }
 
-/// An image on as many layers as there are lists of writes, named 1 and up; each writes other bytes, and may make the image larger or
-/// smaller before.
-fn rotated(writes: &[(Range<u64>, u64)]) -> (TempDir, PathBuf) {
+/// An image on layers 1, 2, …, one for each write of other bytes; the image may be grown or shrunk before each.
+fn layered(writes: &[(Range<u64>, u64)]) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("v.img");
     image::create(&path, Bytes(BLOCKS * BLOCK_BYTES), Provision::OnDemand).unwrap();
     for (n, (blocks, size)) in writes.iter().enumerate() {
         let n = u8::try_from(n + 1).unwrap();
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(size * BLOCK_BYTES).unwrap();
-        // Never empty, or it becomes no layer.
+        // Never empty: an empty image would not become a layer.
         write(&path, blocks.start..blocks.end.min(*size).max(blocks.start + 1), n);
         freeze(&path, id(n.into()), std::time::Duration::from_secs(5), || ()).unwrap();
     }
@@ -79,17 +78,17 @@ fn the_run(directory: &Path) -> merge::Run {
     runs.into_iter().next().unwrap()
 }
 
-/// The run under other names, set apart.
-fn set_the_run_apart(directory: &Path, run: &merge::Run) -> merge::Run {
-    let apart = run.renamed(Uuid::new_v4);
-    patiently(|| set_apart(directory, &run.layers, &apart.layers)).unwrap();
-    apart
+/// Sets the run aside under new names.
+fn set_run_aside(directory: &Path, run: &merge::Run) -> merge::Run {
+    let aside = run.renamed(Uuid::new_v4);
+    retry_while_locked(|| set_aside(directory, &run.layers, &aside.layers)).unwrap();
+    aside
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
     #[test]
-    fn root_what_an_image_shows_stays_the_same(
+    fn root_a_merge_keeps_the_content_of_an_image(
         writes in proptest::collection::vec((0..BLOCKS - 1, 1..200_u64, BLOCKS / 2..BLOCKS), 2..9),
         own in 0..BLOCKS - 20,
         cut_at in 0..3_u64,
@@ -98,27 +97,27 @@ proptest! {
             return Ok(());
         }
         let writes: Vec<_> = writes.into_iter().map(|(at, len, size)| (at.min(size - 1)..at.min(size - 1) + len, size)).collect();
-        let (dir, path) = rotated(&writes);
+        let (dir, path) = layered(&writes);
         write(&path, own..own + 20, 200);
-        let before = shown(&path);
+        let before = content(&path);
         let run = the_run(dir.path());
         prop_assert_eq!(run.layers.len(), writes.len());
-        let apart = set_the_run_apart(dir.path(), &run);
-        prop_assert_eq!(&shown(&path), &before);
-        // Cut off in the middle of copying.
+        let aside = set_run_aside(dir.path(), &run);
+        prop_assert_eq!(&content(&path), &before);
+        // Interrupted during the copy.
         {
-            let open = Run::open(dir.path(), &apart.layers, apart.into).unwrap();
+            let open = Run::open(dir.path(), &aside.layers, aside.into).unwrap();
             layer::unseal(&open.into, &open.path).unwrap();
             open.copy(0..(cut_at * CHUNK).min(open.map.end()), &mut Buffer::new()).unwrap();
         }
-        prop_assert_eq!(&shown(&path), &before);
-        let copied = copy(dir.path(), &apart.layers, apart.into).unwrap();
-        prop_assert_eq!(&shown(&path), &before);
+        prop_assert_eq!(&content(&path), &before);
+        let copied = copy(dir.path(), &aside.layers, aside.into).unwrap();
+        prop_assert_eq!(&content(&path), &before);
         assert!(copied <= run.bytes, "{copied} of {}", run.bytes);
-        patiently(|| replace(dir.path(), &apart.layers, apart.into, apart.below)).unwrap();
-        prop_assert_eq!(&shown(&path), &before);
+        retry_while_locked(|| replace(dir.path(), &aside.layers, aside.into, aside.below)).unwrap();
+        prop_assert_eq!(&content(&path), &before);
         sweep(dir.path(), &[]).unwrap();
-        prop_assert_eq!(&shown(&path), &before);
+        prop_assert_eq!(&content(&path), &before);
         prop_assert_eq!(chain(&path).unwrap().unwrap(), [layer_path(dir.path(), run.layers[0])]);
         prop_assert_eq!(tree(dir.path()).unwrap().runs(), []);
     }
@@ -130,94 +129,94 @@ fn root_a_snapshot_during_a_merge_does_not_undo_it() {
         return;
     }
     let (dir, path) = three();
-    let apart = set_the_run_apart(dir.path(), &the_run(dir.path()));
-    copy(dir.path(), &apart.layers, apart.into).unwrap();
+    let aside = set_run_aside(dir.path(), &the_run(dir.path()));
+    copy(dir.path(), &aside.layers, aside.into).unwrap();
     write(&path, 400..410, 7);
     freeze(&path, id(4), Duration::from_secs(5), || ()).unwrap();
     let snapshot = dir.path().join("s.img");
-    layer::create_beside(&snapshot, &path).unwrap();
-    let before = shown(&path);
-    patiently(|| replace(dir.path(), &apart.layers, apart.into, apart.below)).unwrap();
+    layer::create_with_backing_of(&snapshot, &path).unwrap();
+    let before = content(&path);
+    retry_while_locked(|| replace(dir.path(), &aside.layers, aside.into, aside.below)).unwrap();
     sweep(dir.path(), &[]).unwrap();
-    assert_eq!((shown(&path), shown(&snapshot)), (before.clone(), before));
+    assert_eq!((content(&path), content(&snapshot)), (before.clone(), before));
     assert_eq!(chain(&path).unwrap().unwrap(), [4, 3].map(|n| layer_path(dir.path(), id(n))));
 }
 
 /// Three layers, the middle one the largest.
 fn three() -> (TempDir, PathBuf) {
-    rotated(&[(0..10, BLOCKS), (5..300, BLOCKS), (290..310, BLOCKS)])
+    layered(&[(0..10, BLOCKS), (5..300, BLOCKS), (290..310, BLOCKS)])
 }
 
 #[test]
-fn root_a_merge_that_was_cut_off_anywhere_is_done_again() {
+fn root_an_interrupted_merge_is_repeated() {
     if !is_root() {
         return;
     }
-    // After each link, mark and removal of the first renaming; after the layer has its new place, before it has its name.
+    // After each link, attribute and removal of the first rename; and after the new backing layer is set, before the last rename.
     for cut in 0..4 {
         let (dir, path) = three();
-        let before = shown(&path);
+        let before = content(&path);
         let run = the_run(dir.path());
         let new = layer_path(dir.path(), id(77));
         if cut < 3 {
             let top = layer_path(dir.path(), id(3));
             fs::hard_link(layer_path(dir.path(), id(2)), &new).unwrap();
             if cut > 0 {
-                layer::lay_on(&File::open(&top).unwrap(), &top, Some(id(77))).unwrap();
+                layer::set_backing(&File::open(&top).unwrap(), &top, Some(id(77))).unwrap();
             }
             if cut > 1 {
                 fs::remove_file(layer_path(dir.path(), id(2))).unwrap();
             }
         } else {
-            let apart = set_the_run_apart(dir.path(), &run);
-            copy(dir.path(), &apart.layers, apart.into).unwrap();
-            let into = layer_path(dir.path(), apart.into);
-            layer::lay_on(&File::open(&into).unwrap(), &into, None).unwrap();
+            let aside = set_run_aside(dir.path(), &run);
+            copy(dir.path(), &aside.layers, aside.into).unwrap();
+            let into = layer_path(dir.path(), aside.into);
+            layer::set_backing(&File::open(&into).unwrap(), &into, None).unwrap();
         }
-        assert_eq!(shown(&path), before);
+        assert_eq!(content(&path), before);
         sweep(dir.path(), &[]).unwrap();
-        assert_eq!(shown(&path), before);
+        assert_eq!(content(&path), before);
         let run = the_run(dir.path());
         assert_eq!(run.layers.len(), if cut < 3 { 3 } else { 2 });
-        let apart = set_the_run_apart(dir.path(), &run);
-        copy(dir.path(), &apart.layers, apart.into).unwrap();
-        patiently(|| replace(dir.path(), &apart.layers, apart.into, apart.below)).unwrap();
+        let aside = set_run_aside(dir.path(), &run);
+        copy(dir.path(), &aside.layers, aside.into).unwrap();
+        retry_while_locked(|| replace(dir.path(), &aside.layers, aside.into, aside.below)).unwrap();
         sweep(dir.path(), &[]).unwrap();
-        assert_eq!(shown(&path), before);
+        assert_eq!(content(&path), before);
         assert_eq!(chain(&path).unwrap().unwrap(), [layer_path(dir.path(), id(3))]);
     }
 }
 
 #[test]
-fn root_layers_that_something_came_to_lie_on_stay_as_they_are() {
+fn root_layers_with_a_new_dependent_are_not_merged() {
     if !is_root() {
         return;
     }
     let (dir, path) = three();
     let run = the_run(dir.path());
-    let part = dir.path().join("r.part");
-    crate::staging::create(&part, id(50), Some(id(1)), Bytes(BLOCKS * BLOCK_BYTES)).unwrap();
+    let staging = dir.path().join("r.part");
+    crate::staging::create(&staging, id(50), Some(id(1)), Bytes(BLOCKS * BLOCK_BYTES)).unwrap();
     let names = run.renamed(Uuid::new_v4);
-    let refused = set_apart(dir.path(), &run.layers, &names.layers).unwrap_err();
-    assert!(matches!(refused, LayerError::NotAlone { .. }), "{refused}");
+    let refused = set_aside(dir.path(), &run.layers, &names.layers).unwrap_err();
+    assert!(matches!(refused, LayerError::RunChanged { .. }), "{refused}");
     assert!(chain(&path).unwrap().is_some_and(|chain| chain.contains(&layer_path(dir.path(), id(1)))));
-    fs::remove_file(&part).unwrap();
-    // Another process that was left behind is not done with them.
+    fs::remove_file(&staging).unwrap();
+    // A process that was left behind is still merging.
     let other = lock(dir.path(), Duration::ZERO).unwrap();
-    assert!(matches!(set_apart(dir.path(), &run.layers, &names.layers), Err(LayerError::NotAlone { .. })));
+    assert!(matches!(set_aside(dir.path(), &run.layers, &names.layers), Err(LayerError::RunChanged { .. })));
     drop(other);
-    let apart = set_the_run_apart(dir.path(), &run);
-    // It finds nothing of what it was to copy.
+    let aside = set_run_aside(dir.path(), &run);
+    // That process finds none of the layers that it was to copy.
     assert!(copy(dir.path(), &run.layers, run.into).is_err());
-    // A stream that is based on what the layer was does not find what it becomes.
-    let missing = crate::staging::create(&part, id(50), Some(id(1)), Bytes(BLOCKS * BLOCK_BYTES)).unwrap_err();
+    // A stream that is based on the old layer does not find the changed one.
+    let missing = crate::staging::create(&staging, id(50), Some(id(1)), Bytes(BLOCKS * BLOCK_BYTES)).unwrap_err();
     assert!(matches!(missing, LayerError::NoBase { .. }), "{missing}");
-    // The volume and its layers go while they are being copied.
-    copy(dir.path(), &apart.layers, apart.into).unwrap();
+    // The volume and its layers are removed during the copy.
+    copy(dir.path(), &aside.layers, aside.into).unwrap();
     fs::remove_file(&path).unwrap();
     sweep(dir.path(), &[]).unwrap();
-    let gone = replace(dir.path(), &apart.layers, apart.into, apart.below).unwrap_err();
-    assert!(matches!(gone, LayerError::NotAlone { .. }), "{gone}");
+    let gone = replace(dir.path(), &aside.layers, aside.into, aside.below).unwrap_err();
+    assert!(matches!(gone, LayerError::RunChanged { .. }), "{gone}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
@@ -228,15 +227,15 @@ fn root_a_layer_that_was_written_to_is_not_merged() {
     }
     let (dir, path) = three();
     let run = the_run(dir.path());
-    let apart = set_the_run_apart(dir.path(), &run);
-    write(&layer_path(dir.path(), apart.layers[2]), 1..2, 9);
-    let refused = copy(dir.path(), &apart.layers, apart.into).unwrap_err();
+    let aside = set_run_aside(dir.path(), &run);
+    write(&layer_path(dir.path(), aside.layers[2]), 1..2, 9);
+    let refused = copy(dir.path(), &aside.layers, aside.into).unwrap_err();
     assert!(matches!(refused, LayerError::Changed { .. }), "{refused}");
     assert!(matches!(chain(&path), Err(LayerError::Changed { .. })));
 }
 
 #[test]
-fn root_what_is_merged_is_sealed_and_has_no_part_of_a_block_at_its_end() {
+fn root_a_merged_layer_is_sealed_and_ends_at_a_block() {
     if !is_root() {
         return;
     }
@@ -251,12 +250,12 @@ fn root_what_is_merged_is_sealed_and_has_no_part_of_a_block_at_its_end() {
     fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(200 * BLOCK_BYTES).unwrap();
     write(&path, 150..160, 2);
     freeze(&path, id(2), std::time::Duration::from_secs(5), || ()).unwrap();
-    let before = shown(&path);
-    let apart = set_the_run_apart(dir.path(), &the_run(dir.path()));
-    assert_ne!(apart.into, id(2));
-    copy(dir.path(), &apart.layers, apart.into).unwrap();
-    patiently(|| replace(dir.path(), &apart.layers, apart.into, apart.below)).unwrap();
-    assert_eq!(shown(&path), before);
+    let before = content(&path);
+    let aside = set_run_aside(dir.path(), &the_run(dir.path()));
+    assert_ne!(aside.into, id(2));
+    copy(dir.path(), &aside.layers, aside.into).unwrap();
+    retry_while_locked(|| replace(dir.path(), &aside.layers, aside.into, aside.below)).unwrap();
+    assert_eq!(content(&path), before);
     write(&layer_path(dir.path(), id(2)), 1..2, 9);
     assert!(matches!(chain(&path), Err(LayerError::Changed { .. })));
 }

@@ -39,9 +39,9 @@ fn exported() -> (BTreeMap<String, Vec<String>>, BTreeSet<String>) {
         view.culprit.iter_mut().for_each(|culprit| culprit.id.clone_from(&id));
     }
     let observed = Ok(Observation { devices: vec![device], ..seen });
-    let heat = HeatRow {
+    let row = HeatRow {
         reader: "pool/clone".parse().unwrap(),
-        source: HeatSource::Sibling(Uuid::nil()),
+        source: HeatSource::Peer(Uuid::nil()),
         source_name: "pool/other".to_owned(),
         requests: 1,
         bytes: Bytes(4096),
@@ -52,7 +52,8 @@ fn exported() -> (BTreeMap<String, Vec<String>>, BTreeSet<String>) {
     let trimmed = BTreeMap::from([("pool".parse().unwrap(), Bytes(4096))]);
     let (holds, problems) = (vec![crate::sim::held()], BTreeMap::from([("volume", 1)]));
     let findings = vec![Finding::new(FindingId::LayersMany, "volume pool/clone", "it lies on 32 layers")];
-    let text = render(Seen { observed, holds, heat: vec![heat], pools, trimmed, problems, findings }, Format::Text);
+    let text =
+        render(Seen { observed, holds, shared_reads: vec![row], pools, trimmed, problems, findings }, Format::Text);
     let mut metrics = BTreeMap::new();
     let mut labels = BTreeSet::new();
     for line in text.lines() {

@@ -80,7 +80,7 @@ fn rank(source: HeatSource) -> u8 {
     match source {
         HeatSource::Disk(_) => 0,
         HeatSource::Cache(_) => 1,
-        HeatSource::Sibling(_) => 2,
+        HeatSource::Peer(_) => 2,
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
         };
         let rows = [
             row("p/one", HeatSource::Disk(Uuid::nil()), "p/<base>", 10),
-            row("p/two", HeatSource::Sibling(Uuid::nil()), "p/one", 30),
+            row("p/two", HeatSource::Peer(Uuid::nil()), "p/one", 30),
         ];
         let svg = heat_map(&rows);
         for text in ["75 % of the reads", "p/&lt;base&gt;, disk", "p/one, memory", "p/two", "120 KiB / 30"] {
