@@ -1,7 +1,7 @@
-//! Actions: everything that Bulkhead does to a host.
+//! Actions: everything that Bulkhead changes on a host.
 //!
-//! Invariant 1: a write to the kernel or to the state is one `Action`; `--dry-run` prints these and nothing else happens.
-//! Each action is idempotent: applied a second time, it changes nothing and succeeds.
+//! Invariant 1: each write to the kernel or to the state is an `Action`; `--dry-run` prints the actions and changes
+//! nothing. Each action is idempotent: applied a second time, it changes nothing and succeeds.
 
 mod cgroup;
 mod fs;
@@ -37,11 +37,11 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceRef {
-    /// The block device that an image is served as.
+    /// The block device of an image.
     Image {
         /// The image.
         image: PathBuf,
-        /// The volume that it belongs to.
+        /// Its volume.
         volume: Uuid,
     },
     /// A logical volume.
@@ -62,7 +62,7 @@ impl fmt::Display for DeviceRef {
     }
 }
 
-/// A body of a state file.
+/// The body of a state file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
@@ -98,10 +98,11 @@ impl Record {
     }
 }
 
-/// One step, by what it acts on. Paths of cgroups are relative to the cgroup v2 root.
+/// One step, by facet. Paths of cgroups are relative to the cgroup v2 root.
 ///
-/// A facet has a file in `action`, with the sentence of each of its actions, and one in the engine's `kernel`, which carries them out. The JSON
-/// does not mention facets: it has the action's name, `"action": "make_dir"`, which is unique among all of them, beside its fields.
+/// Each facet has a file in `action`, with its actions and their messages, and one in the engine's `kernel`, which
+/// carries them out. The JSON does not mention facets: it has the action's name, which is unique among all facets
+/// (`"action": "make_dir"`), beside its fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Action {
@@ -148,10 +149,10 @@ pub struct Applied {
     /// The step.
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub action: Action,
-    /// The previous value, where there is one (a weight, a scheduler, a thread's cgroup).
+    /// The previous value, if there is one (a weight, a scheduler, a thread's cgroup).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<String>,
-    /// Whether anything changed; `false` when it had been done before, and in a dry run.
+    /// Whether anything changed; `false` if it was done before, and in a dry run.
     pub changed: bool,
     /// The number of bytes discarded, for actions that discard.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,7 +1,7 @@
-//! What a pool does with a volume's block device: one trait, a backend per kind of pool.
+//! Plans for a volume's block device: one trait, with a backend for each kind of pool.
 //!
-//! A backend only writes plans. It knows where a volume's record lives (a file beside the image, or tags on the logical
-//! volume), how its device comes to be, and how it goes away.
+//! A backend only makes plans. It knows where a volume's record is (a file beside the image, or tags of the logical
+//! volume), and how its device is created and removed.
 
 use std::path::{Path, PathBuf};
 
@@ -24,61 +24,62 @@ use crate::units::Bytes;
 pub trait Backend {
     /// The device that the volume's file system is on.
     fn device(&self, volume: &Volume) -> DeviceRef;
-    /// Records the volume (as it is given, in stage `Creating`) and makes its device, open for use.
+    /// Records the volume (in stage `Creating`) and creates its device, open for use.
     fn create(&self, volume: &Volume) -> Vec<Action>;
     /// Records a change from `old` to `new`.
     fn record(&self, old: &Volume, new: &Volume) -> Action;
-    /// Makes the device node exist; a process that serves it runs in this cgroup, or where it is.
+    /// Makes the device node available. A process that serves it runs in this cgroup, or stays where it is.
     fn open(&self, volume: &Volume, server_cgroup: Option<&CgroupPath>) -> Vec<Action>;
-    /// Lets go of the device node where it costs something to keep.
+    /// Releases the device node, unless keeping it costs nothing.
     fn close(&self, volume: &Volume) -> Vec<Action>;
-    /// Makes the device larger, never smaller; it may be open.
+    /// Grows the device, which may be open; never shrinks it.
     fn grow(&self, volume: &Volume, to: Bytes) -> Vec<Action>;
-    /// Takes from the pool what of a volume's device begins at `from`, where its file system ends, or before: `None` where the device has
-    /// all of it from when it is made, or takes it with the first write.
+    /// Allocates a volume's device from offset `from` on, which is at or beyond the end of its file system. `None` if
+    /// the device is allocated at creation, or on first write.
     fn fill(&self, volume: &Volume, from: Bytes) -> Option<Action>;
-    /// Makes the device smaller; it is closed, and its file system is already smaller.
+    /// Shrinks the device, which is closed and whose file system is already smaller.
     fn shrink(&self, volume: &Volume, to: Bytes) -> Vec<Action>;
-    /// Removes device and record, whatever of them is there.
+    /// Removes device and record, as far as they exist.
     fn remove(&self, volume: &Volume) -> Vec<Action>;
     /// Makes `new`, recorded in stage `Creating`, a copy-on-write copy of `origin`.
     ///
     /// # Errors
-    /// `Unsupported` where the pool has no snapshots.
+    /// `Unsupported` if the pool has no snapshots.
     fn snapshot(&self, origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault>;
-    /// Has what a snapshot holds never change any more: as a layer, of that UUID, if it is none yet, or because its device refuses writes.
+    /// Makes a snapshot's content immutable: as a layer with this UUID, unless it is one already, or by making its
+    /// device read-only.
     ///
     /// # Errors
-    /// `Unsupported` where the pool cannot.
+    /// `Unsupported` if the pool does not support it.
     fn freeze(&self, volume: &Volume, layer: Uuid) -> Result<Vec<Action>, Fault>;
-    /// Makes `new`, recorded in stage `Creating`, what was received into a part.
+    /// Makes `new`, recorded in stage `Creating`, from a complete staging file.
     ///
     /// # Errors
-    /// `Unsupported` where the pool has no layers.
+    /// `Unsupported` if the pool has no layers.
     fn receive(&self, part: &Path, new: &Volume) -> Result<Vec<Action>, Fault>;
-    /// Gives the ext4 of a copy that is closed, and was checked, the volume's UUID; `by_device` does so with its device.
+    /// Sets the volume's UUID on the checked ext4 of a closed copy; `by_device` are the steps that use its device.
     fn stamp(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action>;
-    /// Makes what a volume is to become when it goes back to a snapshot, beside it; `id` is that of no other volume or layer.
+    /// Plans the replacement of a volume by a copy of its snapshot; `id` is the UUID of no other volume or layer.
     ///
     /// # Errors
-    /// `Unsupported` where the pool cannot.
+    /// `Unsupported` if the pool does not support it.
     fn replacement(&self, volume: &Volume, snapshot: &Volume, id: Uuid) -> Result<Replacement, Fault>;
-    /// Why space that a volume's file system discards does not go back to the pool, or must not; `None` where it does.
+    /// Why discarded space of a volume does not return to the pool, or must not; `None` if it does.
     fn keeps_discarded(&self, volume: &Volume) -> Option<&'static str>;
-    /// Removes what interrupted operations left in the pool that belongs to no volume.
+    /// Removes leftovers of interrupted operations that belong to no volume.
     fn tidy(&self) -> Vec<Action>;
 }
 
-/// What can take the place of a volume that is closed.
+/// The steps that replace a closed volume's device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replacement {
-    /// Makes it, open for use.
+    /// Creates the new device, open for use.
     pub make: Vec<Action>,
-    /// Its device.
+    /// The new device.
     pub device: DeviceRef,
-    /// Closes it, and puts it in the volume's place.
+    /// Closes the new device, and puts it in place of the volume's.
     pub put: Vec<Action>,
-    /// Removes it again, before that.
+    /// Removes the new device again, if it is not in place yet.
     pub undo: Vec<Action>,
 }
 
@@ -93,26 +94,26 @@ pub fn backend(pool: &Pool) -> Box<dyn Backend> {
     }
 }
 
-/// What a volume's ublk device has written on it (`ublksrv_flags`), so that it is found again whoever made it: the first half of
-/// the volume's UUID, which is random.
+/// The mark on a volume's ublk device (`ublksrv_flags`), by which any process finds it: the first half of the volume's
+/// UUID, which is random.
 #[must_use]
 pub fn device_owner(volume: Uuid) -> u64 {
     volume.as_u64_pair().0
 }
 
-/// File name ending of a volume's record in a file pool.
+/// File name suffix of a volume's record in a file pool.
 pub const VOLUME_RECORD_SUFFIX: &str = "volume";
-/// File name ending of a volume's image in a file pool.
+/// File name suffix of a volume's image in a file pool.
 pub const IMAGE_SUFFIX: &str = "img";
-/// File name ending of a layer in a file pool; the rest is its UUID.
+/// File name suffix of a layer in a file pool; the stem is its UUID.
 pub const LAYER_SUFFIX: &str = "layer";
-/// File name ending of what is about to become an image in a file pool; the rest is a UUID.
+/// File name suffix of a future image in a file pool; the stem is a UUID.
 pub const NEW_SUFFIX: &str = "new";
-/// File name ending of what is being received in a file pool.
+/// File name suffix of a staging file in a file pool.
 pub const PART_SUFFIX: &str = "part";
-/// The end of the name of a layer's index, and after that of a part, of what becomes one.
+/// File name suffix of a layer's index; appended to the name of a staging file, that of the future index.
 pub const INDEX_SUFFIX: &str = "index";
-/// File name of the record by which a file pool describes itself.
+/// File name of a file pool's own record.
 pub const POOL_RECORD: &str = "bulkhead-pool";
 
 /// Path of a volume's record in a file pool.
@@ -127,7 +128,7 @@ pub fn image_path(directory: &Path, name: &Name) -> PathBuf {
     directory.join(format!("{name}.{IMAGE_SUFFIX}"))
 }
 
-/// Path of what is being received as a volume in a file pool.
+/// Path of the staging file of a volume in a file pool.
 #[must_use]
 pub fn part_path(directory: &Path, name: &Name) -> PathBuf {
     directory.join(format!("{name}.{PART_SUFFIX}"))
@@ -176,7 +177,8 @@ impl Backend for FileBackend {
 
     fn open(&self, volume: &Volume, server_cgroup: Option<&CgroupPath>) -> Vec<Action> {
         let spec = ServeSpec {
-            // In an image that is written in advance a hole would cost a commit of the host's journal at the next write.
+            // In an image that was written in advance, a hole would cost a commit of the host's journal at the next
+            // write.
             discards: volume.provision == Provision::OnDemand,
             layered: volume.layered,
             flatten: volume.flatten,
@@ -219,7 +221,7 @@ impl Backend for FileBackend {
     }
 
     fn snapshot(&self, origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault> {
-        // Each copy makes one layer at most, so its UUID will do for both.
+        // Each copy creates at most one layer, so its UUID serves for both.
         let freeze = self.freeze(origin, new.uuid)?;
         let copy = Action::Image(ImageAction::CopyImage { path: self.image(new), of: self.image(origin) });
         Ok([vec![self.write_record(new)], freeze, vec![copy]].concat())
@@ -252,7 +254,7 @@ impl Backend for FileBackend {
     fn replacement(&self, volume: &Volume, snapshot: &Volume, id: Uuid) -> Result<Replacement, Fault> {
         let (old, of) = (self.image(volume), self.image(snapshot));
         let new = self.directory.join(format!("{id}.{NEW_SUFFIX}"));
-        // The volume is closed, so that its identity is free for the device.
+        // The volume is closed, so that the new device can have its identity.
         let spec = ServeSpec { discards: true, layered: true, ..ServeSpec::new(volume, new.clone()) };
         let attach = Action::Server(ServerAction::AttachImage { server: self.server, spec });
         let detach = Action::Server(ServerAction::DetachImage { image: new.clone(), volume: volume.uuid });
@@ -286,8 +288,8 @@ impl Backend for FileBackend {
     }
 }
 
-/// Logical volumes, thick, or thin when there is a thin pool; one that shares memory with the snapshot that it was cloned from has a
-/// block server in front of it.
+/// Logical volumes: thick, or thin with a thin pool. A volume that shares memory with the snapshot that it was cloned
+/// from has a block server in front of it.
 #[derive(Debug)]
 struct LvmBackend {
     vg: String,
@@ -303,7 +305,7 @@ impl LvmBackend {
         Path::new("/dev").join(&self.vg).join(lv.as_str())
     }
 
-    /// The device of the snapshot with which a volume shares memory, if it does.
+    /// The device of the snapshot with which a volume shares memory, if any.
     fn below(&self, volume: &Volume) -> Option<PathBuf> {
         volume.origin.as_ref().filter(|_| volume.read_from != ReadFrom::Disk).map(|origin| self.node(origin))
     }
@@ -395,7 +397,7 @@ impl Backend for LvmBackend {
             return Err(no_snapshots(new, "thick lvm"));
         }
         let ((vg, lv), origin) = (self.lv(new), origin.name.to_string());
-        // Servers read from it what it has in common with its clones, as long as nobody can change that.
+        // Block servers of its clones read shared blocks from it, which therefore must not change.
         let protect = self.below(new).map(|_| Action::Lvm(LvmAction::ProtectLv { vg: vg.clone(), lv: origin.clone() }));
         Ok(protect
             .into_iter()
@@ -427,7 +429,7 @@ impl Backend for LvmBackend {
         if self.below(new).is_none() {
             return by_device;
         }
-        // No server is needed for that.
+        // This needs no block server.
         let (vg, lv) = self.lv(new);
         let device = DeviceRef::Lv { vg: vg.clone(), lv: lv.clone() };
         vec![
@@ -457,7 +459,7 @@ impl Backend for LvmBackend {
     }
 }
 
-/// Why no volume of an LVM pool can be imported or received.
+/// The error of importing or receiving a volume into an LVM pool.
 #[must_use]
 pub fn not_received(volume: &VolumeRef) -> Fault {
     let cause = "LVM pools cannot import or receive: incoming data becomes a layer, which only directory pools have";
@@ -473,15 +475,15 @@ fn no_snapshots(volume: &Volume, kind: &str) -> Fault {
     .reason(Reason::NoSnapshotsInPool)
 }
 
-/// Prefix of all our tags; what follows is `key` or `key=value`. docs/formats/state.md lists them.
+/// Prefix of all tags, followed by `key` or `key=value`. docs/formats/state.md lists them.
 const TAG_PREFIX: &str = "bulkhead.";
 
-/// The tag that says which volume a logical volume is: nothing without it is touched.
+/// The tag that identifies a logical volume as this volume: logical volumes without it are not touched.
 fn owner_tag(volume: &Volume) -> String {
     format!("{TAG_PREFIX}volume={}", volume.uuid)
 }
 
-/// The tags by which a logical volume describes itself as a volume.
+/// The tags of a volume's logical volume, which contain its record.
 #[must_use]
 pub fn tags_of(volume: &Volume) -> Vec<String> {
     let state = match volume.state {
@@ -523,10 +525,10 @@ pub fn tags_of(volume: &Volume) -> Vec<String> {
     tags
 }
 
-/// Reads a volume back from its logical volume's tags. `None` when it is not one of ours.
+/// Reads a volume's record from the tags of its logical volume. `None` if it is not a volume of Bulkhead.
 ///
 /// # Errors
-/// `Corrupt` when it is ours and a tag is missing or cannot be read.
+/// `Corrupt` if it is one, and a tag is missing or cannot be read.
 pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String]) -> Result<Option<Volume>, Fault> {
     let value =
         |key: &str| tags.iter().find_map(|tag| tag.strip_prefix(TAG_PREFIX)?.strip_prefix(key)?.strip_prefix('='));
@@ -591,19 +593,19 @@ pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String
     }))
 }
 
-/// The tag that says which pool a volume group is.
+/// The tag that identifies a volume group as this pool.
 #[must_use]
 pub fn pool_uuid_tag(pool: &Pool) -> String {
     format!("{TAG_PREFIX}pool_uuid={}", pool.uuid)
 }
 
-/// The pool's UUID in the tags of its volume group; `None` when that is no pool.
+/// The pool's UUID in the tags of its volume group; `None` if that is not a pool.
 #[must_use]
 pub fn pool_uuid_from_tags(tags: &[String]) -> Option<Uuid> {
     tags.iter().find_map(|tag| Uuid::parse_str(tag.strip_prefix(TAG_PREFIX)?.strip_prefix("pool_uuid=")?).ok())
 }
 
-/// The tags by which a volume group describes itself as a pool.
+/// The tags of a pool's volume group, which contain its record.
 #[must_use]
 pub fn pool_tags(pool: &Pool) -> Vec<String> {
     let mut tags = vec![format!("{TAG_PREFIX}pool={}", pool.name), pool_uuid_tag(pool)];

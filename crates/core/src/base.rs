@@ -1,4 +1,5 @@
-//! Names of bases: an imported file system is called by what it holds, so that the same import gives the same base.
+//! Names of bases: an imported file system is named after its content, so that importing the same content again gives
+//! the same base.
 
 use std::fmt;
 
@@ -8,23 +9,23 @@ use uuid::{Builder, Uuid};
 use crate::cow::BLOCK_BYTES;
 use crate::units::Bytes;
 
-/// What a part is called while a base is being made in it.
+/// The content UUID of a staging file while a base is being built in it.
 pub const IMPORTING: Uuid = Uuid::from_u128(0x1d69_3a3c_4e0d_8f6e_9b55_b07c_6a5e_0000);
 
-/// What goes before everything else, so that no other hash of ours is one of these.
+/// Context of key derivation (BLAKE3), which separates these hashes from all others.
 const CONTEXT: &str = "bulkhead 2026-11 name of a base";
 
-/// An extended attribute that files of an imported image do not have, although its source has it.
+/// An extended attribute of the source that files of an imported image do not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LeftOut {
-    /// Its name; `(others)` for what is too much to be named.
+    /// Its name; `(others)` for the rest of a long list.
     pub attribute: String,
-    /// Why they do not have it.
+    /// Why it was omitted.
     pub reason: String,
-    /// How many entries of the source have it.
+    /// Number of entries of the source that have it.
     pub entries: u64,
-    /// The first of these.
+    /// The first such entry.
     pub example: String,
 }
 
@@ -36,22 +37,22 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Whether an import gave something its name; what is sent and received has random ones.
+/// Whether content was imported: its UUID is of version 8. Other content has random UUIDs.
 #[must_use]
 pub fn is_base(content: Uuid) -> bool {
     content.get_version_num() == 8
 }
 
-/// Works out the name of a base from its size and its blocks that are not zero.
+/// Computes the name of a base from its size and its non-zero blocks.
 #[derive(Debug)]
 pub struct Contents {
-    /// The size, and where the blocks are.
+    /// Hashes the size, and the blocks' offsets.
     places: blake3::Hasher,
     blocks: blake3::Hasher,
 }
 
 impl Contents {
-    /// A base of this size, without any block so far.
+    /// A base of this size, without blocks so far.
     #[must_use]
     pub fn new(size: Bytes) -> Self {
         let mut places = blake3::Hasher::new_derive_key(CONTEXT);
@@ -59,7 +60,7 @@ impl Contents {
         Self { places, blocks: blake3::Hasher::new() }
     }
 
-    /// Adds whole blocks, which follow those before. How they are cut into runs makes no difference.
+    /// Adds whole blocks in ascending order. How they are divided into runs makes no difference.
     pub fn add(&mut self, offset: u64, run: &[u8]) {
         debug_assert!(offset.is_multiple_of(BLOCK_BYTES) && (run.len() as u64).is_multiple_of(BLOCK_BYTES));
         self.blocks.update(run);
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_follows_from_what_there_is() {
+    fn a_name_depends_on_content_only() {
         let name = |size: u64, parts: &[(u64, Vec<u8>)]| {
             let mut contents = Contents::new(Bytes(size));
             parts.iter().for_each(|(at, run)| contents.add(*at, run));

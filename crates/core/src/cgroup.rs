@@ -1,7 +1,7 @@
 //! The path of a cgroup, validated once.
 //!
-//! Owns: which texts are such paths, and how they are joined and compared. Does not: name the cgroups of tenants
-//! ([`crate::slices`]), or look whether one exists.
+//! Owns: validating, joining and comparing such paths. Does not: name the cgroups of tenants ([`crate::slices`]), or
+//! check whether a cgroup exists.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,13 +19,13 @@ const NAME_MAX_BYTES: usize = 255;
 #[serde(try_from = "String", into = "String")]
 pub struct CgroupPath(String);
 
-/// A text that is not the path of a cgroup.
+/// An invalid cgroup path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{path:?} is not the path of a cgroup: {reason}")]
 pub struct CgroupPathError {
     /// The text as given.
     pub path: String,
-    /// Which rule it breaks.
+    /// The rule that it breaks.
     pub reason: &'static str,
 }
 

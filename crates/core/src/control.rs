@@ -1,11 +1,12 @@
-//! Shares that hold including journal I/O: which weight each tenant needs so that its own I/O and its part of the journal come to
-//! its share together.
+//! Enforcing shares that include journal I/O: the weight that each tenant needs so that its own I/O and its part of the
+//! journal I/O add up to its share.
 //!
-//! A weight arbitrates what the kernel charges to the tenant's cgroup. Journal writes by a thread in the root are charged to nobody
-//! whom a weight holds: a tenant that causes them has them on top of its share. Both modes here make its weight that much smaller.
+//! A weight arbitrates what the kernel charges to the tenant's cgroup. Journal writes of a kernel thread in the root
+//! cgroup are charged to no cgroup with a weight, so the tenant that causes them gets them on top of its share. Both
+//! modes here reduce its weight by that much.
 //!
-//! Owns: the arithmetic of a step, from a sample to weights and reasons, and what has to be remembered between steps. Does not:
-//! measure, write weights, or know a clock.
+//! Owns: the arithmetic of a step, from a sample to weights and reasons, and the state between steps. Does not:
+//! measure, write weights, or read a clock.
 
 pub mod actions;
 mod capping;
@@ -27,20 +28,20 @@ use std::ops::{AddAssign, RangeInclusive};
 
 use crate::model::Mode;
 
-/// A sample that comes later than this after the one before says nothing about the time between, ns.
+/// Longest interval between two samples that is still evaluated, ns. After a longer one the sample is discarded.
 const LATE_NS: u64 = 3_000_000_000;
 
-/// One tenant in one period. Amounts are bytes or nanoseconds of device time, the same in all of a sample.
+/// One tenant's I/O in one period, in bytes or nanoseconds of device time; the unit is the same throughout a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// What the kernel charged to it, which its weight arbitrates (C).
+    /// I/O that the kernel charged to its cgroup, which its weight arbitrates (C).
     pub native: f64,
-    /// What it caused beyond that: its part of journal writes that are charged to others (J).
+    /// I/O that it caused beyond that: its part of journal writes that are charged to other cgroups (J).
     pub journal: f64,
 }
 
 impl Usage {
-    /// Both.
+    /// Native and journal I/O together.
     #[must_use]
     pub fn total(self) -> f64 {
         self.native + self.journal
@@ -54,7 +55,7 @@ impl AddAssign for Usage {
     }
 }
 
-/// What a tenant is held to, reads and writes each: at least one of both.
+/// A cap on a tenant, for reads and writes each. At least one of the two limits is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cap {
     /// Operations per second.
@@ -63,21 +64,21 @@ pub struct Cap {
     pub bytes: Option<u64>,
 }
 
-/// What stays the same.
+/// The constants of a hold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Params {
-    /// Each tenant's share, of 1 ([`super::parts`]).
+    /// Each tenant's share, 0 to 1 ([`parts`]).
     pub parts: BTreeMap<String, f64>,
-    /// Sum of their weights.
+    /// Sum of the tenants' weights.
     pub total_weight: f64,
-    /// Weights that the controller in force takes.
+    /// The range of weights that the active controller accepts.
     pub range: RangeInclusive<u32>,
-    /// How long 99 % of a tenant's fsyncs take at most, s, of those to whom that was promised.
+    /// The promised 99th percentile of fsync latency, s, of tenants that have a promise.
     pub fsync_p99: BTreeMap<String, f64>,
 }
 
 impl Params {
-    /// A tenant's weight where there is no journal I/O.
+    /// A tenant's weight if there were no journal I/O.
     pub(crate) fn ideal(&self, tenant: &str) -> f64 {
         self.total_weight * self.parts.get(tenant).copied().unwrap_or(0.0)
     }
@@ -88,166 +89,168 @@ impl Params {
     }
 }
 
-/// What was measured since the sample before.
+/// Measurements since the previous sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// When it was taken, ns of a monotonic clock.
+    /// Time of the sample, ns of a monotonic clock.
     pub at_ns: u64,
-    /// Part of the time in which the device was busy, or, if that is more, of what io.cost lets it do.
+    /// Utilisation of the device, 0 to 1: the fraction of time that it was busy or the used fraction of the capacity
+    /// that io.cost grants, whichever is larger.
     pub busy: f64,
-    /// Something was lost: amounts are too small.
+    /// Events were lost, so that amounts are too small.
     pub is_partial: bool,
-    /// Operations can be capped: the kernel has `io.max`, and no two tenants share a journal.
+    /// Tenants can be capped: the kernel has `io.max`, and no two tenants share a journal.
     pub can_cap: bool,
-    /// The most bytes that the device takes in one operation; `None` where it is not known what bytes were limited to before.
+    /// Largest operation of the device, bytes; `None` where the limit on bytes from before the hold is unknown.
     pub largest: Option<f64>,
-    /// Every tenant's part. Who is missing here has gone, and takes no part.
+    /// The tenants' measurements. A tenant that is missing here has no cgroup any more, and is ignored.
     pub tenants: BTreeMap<String, TenantSample>,
 }
 
-/// One tenant's part of it.
+/// Measurements of one tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TenantSample {
-    /// What it did.
+    /// Its I/O.
     pub usage: Usage,
-    /// Part of the time in which some task of it waited for I/O (io.pressure, `some`).
+    /// Fraction of the time in which at least one of its tasks waited for I/O (io.pressure, `some`).
     pub waiting: f64,
-    /// The weight that its cgroup has now.
+    /// The current weight of its cgroup.
     pub weight: u32,
-    /// Operations since the sample before, per second.
+    /// Operations per second since the previous sample.
     pub ops: f64,
-    /// Bytes that they moved, per second.
+    /// Bytes per second since the previous sample.
     pub bytes: f64,
-    /// What it is held to now, beyond what its owner said.
+    /// Its current cap, apart from the limits from before the hold.
     pub cap: Option<Cap>,
-    /// How long 99 % of its fsyncs in the last seconds took at most, s; `None` when there was none.
+    /// 99th percentile of its recent fsync latencies, s; `None` without an fsync.
     pub fsync_p99: Option<f64>,
 }
 
-/// What follows from a sample.
+/// The result of evaluating a sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
-    /// Weights that change.
+    /// Weights to change.
     pub changes: BTreeMap<String, u32>,
-    /// Caps that change; `None` for one that is lifted.
+    /// Caps to change; `None` lifts a cap.
     pub caps: BTreeMap<String, Option<Cap>>,
-    /// Why these, or why none.
+    /// Why these changes, or why none.
     pub reason: Reason,
-    /// Where each tenant stands.
+    /// The standing of each tenant.
     pub tenants: BTreeMap<String, Standing>,
 }
 
-/// A tenant in the window.
+/// A tenant's standing over the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Standing {
-    /// What it is to have, of what all contenders did; its own share where it does not contend.
+    /// Its target: a fraction of the I/O of all contenders. For a tenant that does not contend, its share.
     pub target: f64,
-    /// What it had, journal included.
+    /// What it got, journal I/O included.
     pub achieved: f64,
-    /// Its journal I/O alone, in the same measure.
+    /// Its journal I/O alone, as the same kind of fraction.
     pub journal: f64,
-    /// Whether it wants more than it has, so that its share is held.
+    /// Whether it wants more than it gets, so that its share is enforced.
     pub contends: bool,
-    /// Its journal I/O leaves less than the floor for its own: no weight reaches the target.
+    /// Its journal I/O leaves less than the minimum for its own I/O: no weight reaches the target.
     pub infeasible: bool,
 }
 
-/// Why a step did what it did.
+/// Why a step changed weights or caps, or did not.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Reason {
     /// Weights change.
     Corrected,
-    /// They are right within the dead band.
+    /// All weights are within the dead band.
     WithinBand,
     /// The window is not full yet.
     #[default]
     Starting,
-    /// The device was not busy enough for anybody to be held up: part of the time, of 1.
+    /// The device was not busy enough for anyone to be held up.
     NotContended {
-        /// How busy it was.
+        /// Utilisation, 0 to 1.
         busy: f64,
     },
-    /// Fewer than two tenants want more than they have.
+    /// Fewer than two tenants contend.
     NoContenders,
-    /// Weights were set, and do nothing for a tenant's own I/O.
+    /// Weights are set, but have no effect on a tenant's own I/O.
     Ineffective {
-        /// Whose.
+        /// The tenant.
         tenant: String,
-        /// What it had of all own I/O, of 1.
+        /// Its fraction of all native I/O, 0 to 1.
         had: f64,
-        /// What its weight should have given it.
+        /// The fraction that its weight should have given it.
         expected: f64,
     },
-    /// A tenant is held to a number of operations, because weights do nothing or for another one's latency.
+    /// A tenant is capped, because weights have no effect or for another tenant's latency.
     Capped {
-        /// Who; one of them.
+        /// One of the capped tenants.
         tenant: String,
-        /// To how much.
+        /// Its cap.
         cap: Cap,
     },
-    /// A tenant's fsyncs take longer than it was promised, and nothing more can be done.
+    /// A tenant's fsyncs take longer than promised, and nothing more can be done.
     LatencyMissed {
-        /// Whose.
+        /// The tenant.
         tenant: String,
-        /// 99 % of them take this long at most, s.
+        /// Its measured 99th percentile, s.
         found: f64,
-        /// What was promised, s.
+        /// The promised one, s.
         promised: f64,
-        /// Why nothing can be done.
+        /// Why nothing more can be done.
         why: LatencyMiss,
     },
-    /// Records were lost.
+    /// Events were lost.
     Partial,
-    /// Too much time went by since the sample before, ns.
+    /// Too much time passed since the previous sample.
     Late {
-        /// How much.
+        /// The time, ns.
         ns: u64,
     },
     /// The clock went backwards.
     ClockWentBack,
-    /// Somebody else sets the weight of a tenant: theirs is left, and so are all others until it is as it was.
+    /// Another program sets the weight of a tenant. That weight is left alone, and so are all others until it has its
+    /// old value.
     OtherWriter {
-        /// Whose.
+        /// The tenant.
         tenant: String,
-        /// What is there.
+        /// The value that was found.
         found: u32,
-        /// What was there before.
+        /// The expected value.
         expected: u32,
     },
-    /// Somebody else sets the `io.max` of a tenant: the same.
+    /// Another program sets the `io.max` of a tenant, which is treated alike.
     OtherCap {
-        /// Whose.
+        /// The tenant.
         tenant: String,
-        /// Operations per second that it is held to; `None` when it is not.
+        /// The cap that was found; `None` if there is none.
         found: Option<Cap>,
-        /// What was there before.
+        /// The expected value.
         expected: Option<Cap>,
     },
 }
 
 impl Reason {
-    /// Another program writes weights or limits of these tenants: all of them are left.
+    /// Whether another program writes weights or limits of these tenants, so that all of them are left alone.
     #[must_use]
     pub const fn is_other_writer(&self) -> bool {
         matches!(self, Self::OtherWriter { .. } | Self::OtherCap { .. })
     }
 }
 
-/// Why a latency cannot be had.
+/// Why a promised latency is not reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatencyMiss {
-    /// All others are as slow as they may be.
+    /// All other tenants are at their minimum.
     AtFloor,
-    /// It did not become better when they were: they are held back no more.
+    /// Slowing down the others did not help, so that they are no longer slowed down.
     NoHelp,
-    /// They do more than their caps allow: since Linux 6.12 metadata passes `io.max` (`tg_dispatch_in_debt`). They are not capped
-    /// any more.
+    /// The others do more than their caps allow: since Linux 6.12 metadata bypasses `io.max` (`tg_dispatch_in_debt`).
+    /// Their caps are lifted.
     PastCaps,
-    /// Others cannot be slowed down: it shares a journal with them, or the kernel has no `io.max`.
+    /// The others cannot be slowed down: they share a journal with it, or the kernel has no `io.max`.
     NoCaps,
 }
 
-/// What is remembered between samples. A new one begins with the weights that it finds.
+/// The controller's state between samples. A new one starts from the weights that it finds.
 #[derive(Clone, Debug, PartialEq)]
 pub enum State {
     /// [`Mode::Correcting`].
@@ -267,7 +270,7 @@ impl State {
     }
 }
 
-/// One step: takes a sample, and says which weights are to change. They are taken to be in force from the next sample on.
+/// Evaluates a sample. The returned changes are assumed to be applied before the next sample.
 pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
     match state {
         State::Correcting(state) => correcting::step(state, sample, params),
@@ -279,7 +282,7 @@ fn weights_of(sample: &Sample) -> BTreeMap<String, u32> {
     sample.tenants.iter().map(|(name, tenant)| (name.clone(), tenant.weight)).collect()
 }
 
-/// A weight that is not what it was.
+/// The first weight that differs from the one that was last set or found.
 fn other_writer(sample: &Sample, weights: &BTreeMap<String, u32>) -> Option<Reason> {
     sample.tenants.iter().find_map(|(name, tenant)| {
         let expected = *weights.get(name)?;
@@ -288,12 +291,12 @@ fn other_writer(sample: &Sample, weights: &BTreeMap<String, u32>) -> Option<Reas
     })
 }
 
-/// Of nothing everybody has 0.
+/// `amount` as a fraction of `all`; 0 if `all` is 0.
 fn part_of(amount: f64, all: f64) -> f64 {
     if all > 0.0 { amount / all } else { 0.0 }
 }
 
-/// Shares of several tenants, as parts of 1; what is asked for may sum to anything.
+/// Normalises the shares of several tenants to a sum of 1; requested shares may have any sum.
 ///
 /// # Errors
 /// [`BadShares`].
@@ -317,21 +320,21 @@ pub fn parts(asked: &BTreeMap<String, f64>) -> Result<BTreeMap<String, f64>, Bad
     }
 }
 
-/// The smallest part that weights can express beside others with some precision.
+/// The smallest share that weights can express with acceptable precision, 0 to 1.
 pub const MIN_PART: f64 = 0.001;
 
-/// Shares that cannot be held.
+/// Shares that cannot be enforced.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BadShares {
-    /// There is nobody to share with.
+    /// Fewer than two tenants.
     #[error("shares need two or more tenants: {0} given")]
     TooFew(usize),
     /// Zero, negative, or not a number.
     #[error("the share of {tenant} is {share}: a share must be a positive number")]
     NotPositive {
-        /// Whose.
+        /// The tenant.
         tenant: String,
-        /// What was asked for.
+        /// The requested share.
         share: f64,
     },
     /// Their sum is infinite.
@@ -340,9 +343,9 @@ pub enum BadShares {
     /// Less than [`MIN_PART`].
     #[error("the share of {tenant} is {:.4} % of all: less than {} % cannot be enforced", part * 100.0, MIN_PART * 100.0)]
     TooSmall {
-        /// Whose.
+        /// The tenant.
         tenant: String,
-        /// Of 1.
+        /// Its normalised share, 0 to 1.
         part: f64,
     },
 }
@@ -362,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_share_is_named() {
+    fn an_invalid_share_is_named() {
         let said = |shares: &[(&str, f64)]| parts(&asked(shares)).unwrap_err().to_string();
         assert_eq!(said(&[("a", 1.0)]), "shares need two or more tenants: 1 given");
         assert_eq!(said(&[("a", 0.0), ("b", 1.0)]), "the share of a is 0: a share must be a positive number");

@@ -1,7 +1,7 @@
-//! Which file has each block of a volume that was copied: its own image, one of the layers below it, or none.
+//! Which file of a backing chain has each block of a copied volume: its own image, one of the layers, or none.
 //!
-//! Layers do not change, so what they have is worked out once, when a volume's server starts. Only the image grows: a block that
-//! is written becomes its own, for good. What lies beyond the layers is the image's in any case.
+//! Layers do not change, so their map is built once, when a volume's server starts. Only the image gains blocks: a
+//! written block belongs to it from then on. Everything beyond the end of the layers belongs to the image.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,30 +11,30 @@ use uuid::Uuid;
 
 use crate::units::Bytes;
 
-/// The unit in which files own data, in bytes: the logical block of a volume, so that no block is ever owned in part.
+/// The unit of ownership, in bytes: the logical block of a volume, so that no block is owned in part.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// How many layers can lie below an image.
+/// Maximum number of layers in a backing chain.
 pub const MAX_LAYERS: usize = 128;
 
-/// From how many layers on a volume is told of: each snapshot of a volume that was written to adds one.
+/// Number of layers from which on a finding is reported: each snapshot of a volume that was written to adds a layer.
 pub const MANY_LAYERS: usize = MAX_LAYERS / 2;
 
-/// No layer has it.
+/// Marks a block that no layer has.
 const NOTHING: u8 = u8::MAX;
 
 const _: () = assert!(MAX_LAYERS < NOTHING as usize);
 
-/// Blocks of which one entry of the map tells, where they are all in the same layer: 2 MiB.
+/// Blocks per entry of the map, if they are all in the same layer: 2 MiB.
 const CHUNK_BLOCKS: u64 = 512;
 
-/// Where the data of a copied file volume is (docs/formats/layers.md).
+/// The backing chain of a file volume (docs/formats/layers.md).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LayersView {
-    /// What its image takes in the pool: what was written since the last copy was made of it, or it was made.
+    /// Space of its image in the pool: blocks written since the volume was created or last copied.
     pub own_bytes: Bytes,
-    /// The layers below, the newest first.
+    /// The layers, newest first.
     pub below: Vec<LayerView>,
 }
 
@@ -42,31 +42,31 @@ pub struct LayersView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LayerView {
-    /// Its name in the pool's directory.
+    /// Its UUID, which is its name in the pool's directory.
     pub id: Uuid,
-    /// What it takes in the pool; others may lie on it as well.
+    /// Its space in the pool; other volumes may depend on it as well.
     pub bytes: Bytes,
 }
 
-/// Where the data of a range is.
+/// The location of a range's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// In the image.
     Own,
-    /// In the layer of this number; 0 is the oldest.
+    /// In the layer with this number; 0 is the oldest.
     Layer(u8),
     /// Nowhere: it reads as zeroes.
     Nothing,
 }
 
-/// What an image and the layers below it have.
+/// The map of an image and its layers.
 #[derive(Debug)]
 pub struct BlockMap {
-    /// What lies below the image.
+    /// The layers' blocks.
     chunks: Vec<Chunk>,
-    /// A bit for each block that lies in a layer's range: whether the image has it.
+    /// A bit per block within the layers' size: whether the image has it.
     owned: Box<[AtomicU64]>,
-    /// The end of the layers.
+    /// The layers' end, bytes.
     end: u64,
 }
 
@@ -77,7 +77,7 @@ enum Chunk {
 }
 
 impl BlockMap {
-    /// A map in which nothing has anything, for layers of which the largest has this size.
+    /// An empty map for layers of at most this size.
     #[must_use]
     pub fn new(layers: Bytes) -> Self {
         let blocks = layers.0.div_ceil(BLOCK_BYTES);
@@ -89,7 +89,7 @@ impl BlockMap {
         }
     }
 
-    /// A layer has data in a range of bytes, and hides what older ones have there. Blocks that it has in part count as a whole.
+    /// Enters a layer's data in a range of bytes, which hides older layers there. Partial blocks count as whole blocks.
     pub fn set_layer(&mut self, range: Range<u64>, layer: u8) {
         debug_assert!(usize::from(layer) < MAX_LAYERS);
         let Some(blocks) = self.blocks(range) else { return };
@@ -115,34 +115,35 @@ impl BlockMap {
         }
     }
 
-    /// The image has data in a range of bytes; blocks that it has in part count as a whole.
+    /// Enters the image's data in a range of bytes. Partial blocks count as whole blocks.
     pub fn own(&self, range: Range<u64>) {
         for block in self.blocks(range).into_iter().flatten() {
             let (word, bit) = (index(block / 64), 1 << (block % 64));
-            // A write that found the bit set stores nothing, so that busy blocks share their cache line.
+            // If the bit is set already, nothing is stored, so that busy blocks do not bounce their cache line.
             if self.owned[word].load(Ordering::Relaxed) & bit == 0 {
                 self.owned[word].fetch_or(bit, Ordering::Release);
             }
         }
     }
 
-    /// Where the data of a range of bytes is, run by run.
+    /// The location of each run of a range of bytes.
     pub fn runs(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Source)> + '_ {
         self.split(range, |block| if self.is_owned(block) { Source::Own } else { self.below_block(block) })
     }
 
-    /// Where the data of a range of bytes would be if the image had none; beyond the layers it is the image's all the same.
+    /// The location of each run of a range of bytes if the image had no blocks; beyond the layers' end it is still the
+    /// image.
     pub fn below(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Source)> + '_ {
         self.split(range, |block| self.below_block(block))
     }
 
-    /// Where the layers end, in bytes.
+    /// The layers' end, in bytes.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// Memory that the map takes.
+    /// Memory that the map uses.
     #[must_use]
     pub fn memory(&self) -> Bytes {
         let each = self.chunks.iter().filter(|chunk| matches!(chunk, Chunk::Each(_))).count() * index(CHUNK_BLOCKS);
@@ -165,7 +166,7 @@ impl BlockMap {
             while at < limit && source(at / BLOCK_BYTES) == found {
                 at = limit.min((at / BLOCK_BYTES + 1) * BLOCK_BYTES);
             }
-            // What is the image's here and goes on beyond the layers is one run.
+            // A run of the image that ends at the layers' end continues beyond it.
             if at == end && found == Source::Own {
                 at = range.end;
             }
@@ -185,19 +186,19 @@ impl BlockMap {
         if layer == NOTHING { Source::Nothing } else { Source::Layer(layer) }
     }
 
-    /// The blocks that a range of bytes touches, as far as there are layers.
+    /// The blocks that a range of bytes touches, up to the layers' end.
     fn blocks(&self, range: Range<u64>) -> Option<Range<u64>> {
         let end = range.end.min(self.end);
         (range.start < end).then(|| range.start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES))
     }
 }
 
-/// A number of blocks or words within the map, which is in memory.
+/// An index into the map, which fits into memory.
 fn index(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
-/// The layers that hold what differs between two snapshots, which lie on these: those that only one of them lies on.
+/// The layers that contain the difference between two snapshots: those in only one of their backing chains.
 #[must_use]
 pub fn differing(one: &[Uuid], other: &[Uuid]) -> Vec<Uuid> {
     let only = |a: &[Uuid], b: &[Uuid]| a.iter().filter(|id| !b.contains(id)).copied().collect::<Vec<_>>();
@@ -222,7 +223,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_newest_layer_counts_and_the_image_before_all(
+        fn the_image_hides_layers_and_newer_layers_hide_older_ones(
             layers in proptest::collection::vec((ranges(), 0u8..5), 0..12),
             owned in proptest::collection::vec(ranges(), 0..6),
             asked in ranges(),
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_blocks_count_as_blocks() {
+    fn partial_blocks_count_as_whole_blocks() {
         let mut map = BlockMap::new(Bytes(10 * BLOCK_BYTES - 1));
         map.set_layer(BLOCK_BYTES + 1..2 * BLOCK_BYTES + 1, 0);
         map.own(2 * BLOCK_BYTES + 5..2 * BLOCK_BYTES + 6);
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_of_one_tebibyte_takes_little_memory() {
+    fn the_map_of_one_tebibyte_uses_little_memory() {
         let mut map = BlockMap::new(Bytes(1 << 40));
         map.set_layer(0..1 << 39, 3);
         assert!(map.memory() <= Bytes::mib(48), "{}", map.memory());

@@ -1,6 +1,6 @@
 //! The kernel name of a block device, validated once.
 //!
-//! Owns: which texts are such names, and how sysfs spells them. Does not: accept paths below `/dev`, or look whether the
+//! Owns: validating such names, and their spelling in sysfs. Does not: accept paths below `/dev`, or check whether the
 //! device exists.
 
 use std::fmt;
@@ -20,13 +20,13 @@ const MAX_NAME_BYTES: usize = 31 + 4;
 #[serde(try_from = "String", into = "String")]
 pub struct DevName(String);
 
-/// A text that is not the kernel name of a block device.
+/// An invalid kernel name of a block device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name:?} is not the kernel name of a block device: {reason}")]
 pub struct DevNameError {
     /// The text as given.
     pub name: String,
-    /// Which rule it breaks.
+    /// The rule that it breaks.
     pub reason: &'static str,
 }
 

@@ -1,6 +1,6 @@
-//! The one closed list of error codes, and the error that every front end shows.
+//! The closed list of error codes, and the error type that every front end shows.
 //!
-//! Front ends only translate: HTTP status, exit code (and later gRPC status and Docker's `Err`) are all derived here.
+//! Front ends only translate it: HTTP status and exit code (later gRPC status and Docker's `Err`) are derived here.
 
 use std::error::Error;
 use std::fmt;
@@ -13,39 +13,39 @@ mod path;
 
 pub use path::PathError;
 
-/// What kind of error it is. The list is closed: a client may match on it.
+/// The kind of an error. The list is closed: a client may match on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// The request itself is wrong: a bad name, size, share or combination.
+    /// The request is invalid: a wrong name, size, share or combination.
     InvalidArgument,
     /// No object of that name.
     NotFound,
-    /// An object of that name is there, and differs from the one asked for.
+    /// An object of that name exists, and differs from the requested one.
     AlreadyExists,
     /// The object is in use: mounted, attached, busy, or another operation runs on it.
     InUse,
     /// A device or directory carries data that is not Bulkhead's.
     HasData,
-    /// The pool or file system has no room.
+    /// The pool or file system has no space left.
     NoSpace,
     /// The host lacks something: a controller, a program, a kernel feature, cgroup v2.
     Unsupported,
-    /// The caller may not do this (not root, not in the socket's group).
+    /// The caller has no permission (not root, not in the socket's group).
     PermissionDenied,
-    /// What is on the medium is not what was recorded: a torn state file, a failed fsck.
+    /// Stored data is damaged: a torn state file, a failed fsck.
     Corrupt,
     /// The daemon does not answer, or is not running.
     Unavailable,
-    /// Somebody cancelled the operation; what it had begun is undone.
+    /// The operation was cancelled, and its changes undone.
     Cancelled,
-    /// Everything else: the kernel or a helper program failed.
+    /// Any other failure, of the kernel or a helper program.
     Internal,
 }
 
 impl Code {
-    /// All codes, for documentation and tests.
+    /// All codes, for docs and tests.
     pub const ALL: [Code; 12] = [
         Code::InvalidArgument,
         Code::NotFound,
@@ -123,40 +123,42 @@ impl fmt::Display for Code {
 pub struct Fault {
     /// What kind of error.
     pub code: Code,
-    /// What it is about, for example `volume db/data` or `/dev/sdb`.
+    /// The object, for example `volume db/data` or `/dev/sdb`.
     pub object: String,
-    /// Why it failed, in one sentence without a full stop.
+    /// The cause, in one sentence without a full stop.
     pub cause: String,
-    /// What to do about it; empty when there is nothing sensible to say. With a reason, its remedy in words for every front end.
+    /// What to do about it; empty if there is no useful hint. With a reason, its remedy in words that suit every front
+    /// end.
     #[serde(default, alias = "cure", skip_serializing_if = "String::is_empty")]
     pub hint: String,
-    /// The situation, where there is one whose remedy front ends word in their own way. One that is not known here is none.
+    /// The situation, if front ends word its remedy themselves. A value that this version does not know is read as
+    /// `null`.
     #[serde(default, deserialize_with = "reason::if_known", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(nullable = false))]
     pub reason: Option<Box<Reason>>,
 }
 
 impl Fault {
-    /// A fault without a hint; add one with [`Fault::reason`] or [`Fault::hint`].
+    /// An error without a hint; add one with [`Fault::reason`] or [`Fault::hint`].
     #[must_use]
     pub fn new(code: Code, object: impl fmt::Display, cause: impl fmt::Display) -> Self {
         Self { code, object: object.to_string(), cause: cause.to_string(), hint: String::new(), reason: None }
     }
 
-    /// The same fault with a hint that every front end can show as it is, in place of what it had.
+    /// The same error with another hint, which every front end shows as it is.
     #[must_use]
     pub fn hint(self, hint: impl fmt::Display) -> Self {
         Self { hint: hint.to_string(), reason: None, ..self }
     }
 
-    /// The same fault with its reason, which brings the hint, in place of what it had.
+    /// The same error with a reason and its hint.
     #[must_use]
     pub fn reason(self, reason: Reason) -> Self {
         Self { hint: reason.remedy(), reason: Some(Box::new(reason)), ..self }
     }
 }
 
-/// The sentence of an error and of all its causes, in one line.
+/// The messages of an error and all its sources, in one line.
 #[must_use]
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let errors = std::iter::successors(Some(error), |&error| error.source());
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_brings_its_hint_and_goes_with_it() {
+    fn a_reason_sets_the_hint_and_a_hint_clears_the_reason() {
         let reason = Reason::VolumeAttached { volume: "p/v".parse().unwrap(), tenant: "db".parse().unwrap() };
         let fault = Fault::new(Code::InUse, "volume p/v", "it is mounted for tenant db").reason(reason.clone());
         assert_eq!((fault.hint.as_str(), fault.reason.as_deref()), (reason.remedy().as_str(), Some(&reason)));
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_of_an_older_or_newer_version_is_read() {
+    fn an_error_of_an_older_or_newer_version_is_read() {
         for reason in [
             "",
             r#", "reason": null"#,
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wire_word_is_the_displayed_word() {
+    fn the_serialised_code_is_the_displayed_one() {
         for code in Code::ALL {
             let wire = serde_json::to_string(&code).expect("a unit variant serialises");
             assert_eq!(wire, format!("\"{code}\""));

@@ -1,7 +1,8 @@
-//! What is to be known of a host and of what Bulkhead has on it: lasting conditions, each with a stable id.
+//! Findings: lasting conditions of a host and of Bulkhead's objects on it, each with a stable id.
 //!
-//! Owns: the closed list of ids with their severities and meanings (docs/findings.md is generated from it), and the order in which
-//! findings are shown. Does not: look for anything; what follows from facts about pools, volumes and tenants is in [`crate::health`].
+//! Owns: the closed list of ids with their severities and meanings (docs/findings.md is generated from it), and the
+//! order in which findings are shown. Does not: detect conditions; [`crate::health`] derives findings from facts about
+//! pools, volumes and tenants.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,11 +18,11 @@ use crate::reason::{self, Reason};
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Expected, and worth knowing: it ends by itself, or is a property of the host or of how an object was made.
+    /// Expected: it ends by itself, or is a property of the host or of how an object was created.
     Info,
-    /// Isolation, accounting or observation is weaker than it could be, or something will fail if nobody acts.
+    /// Isolation, accounting or observation is weaker than it could be, or something will fail without intervention.
     Warning,
-    /// Something is not as recorded and the daemon could not mend it, or data cannot be reached or written.
+    /// Something is not as recorded and the daemon could not repair it, or data cannot be read or written.
     Critical,
 }
 
@@ -37,11 +38,11 @@ impl fmt::Display for Severity {
 
 macro_rules! ids {
     ($($variant:ident $word:literal $severity:ident $meaning:literal;)+) => {
-        /// What kind of finding it is. Ids are part of the API: one is never renamed, and never gets another meaning.
+        /// The kind of a finding. Ids are part of the API: one is never renamed, and never gets another meaning.
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum FindingId {
             $(#[doc = $meaning] $variant,)+
-            /// One that only a newer daemon knows.
+            /// An id that only a newer daemon knows.
             Other(String),
         }
 
@@ -67,7 +68,7 @@ macro_rules! ids {
                 }
             }
 
-            /// What it means, in a sentence or two.
+            /// Its meaning, in a sentence or two.
             #[must_use]
             pub const fn meaning(&self) -> &'static str {
                 match self {
@@ -221,27 +222,29 @@ impl<'de> Deserialize<'de> for FindingId {
     }
 }
 
-/// A lasting condition: what it is about, what was seen, and what to do about it.
+/// A lasting condition: its object, the evidence, and advice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Finding {
-    /// What kind of finding, for example `pool_nearly_full`; docs/findings.md lists them.
+    /// The kind of finding, for example `pool_nearly_full`; docs/findings.md lists them.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub id: FindingId,
-    /// How much it matters.
+    /// Its severity.
     pub severity: Severity,
-    /// What it is about, kind and name, for example `volume db/data`; `host` or `observation` for the host as a whole.
+    /// The object, by kind and name, for example `volume db/data`; `host` or `observation` for the host as a whole.
     pub object: String,
-    /// What was seen, in one sentence without a full stop.
+    /// The evidence, in one sentence without a full stop.
     pub evidence: String,
-    /// What to do about it; absent when there is nothing sensible to say. With a reason, its remedy in words for every front end.
+    /// What to do about it; absent if there is no useful advice. With a reason, its remedy in words that suit every
+    /// front end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
-    /// The situation, where there is one whose remedy front ends word in their own way. One that is not known here is none.
+    /// The situation, if front ends word its remedy themselves. A value that this version does not know is read as
+    /// `null`.
     #[serde(default, deserialize_with = "reason::if_known", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(nullable = false))]
     pub reason: Option<Box<Reason>>,
-    /// The volumes that it keeps from their tenants.
+    /// The volumes that are not available to their tenants because of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeRef>,
 }
@@ -254,19 +257,19 @@ impl Finding {
         Self { severity: id.severity(), id, object, evidence, advice: None, reason: None, volumes: Vec::new() }
     }
 
-    /// The same finding with advice that every front end can show as it is.
+    /// The same finding with advice that every front end shows as it is.
     #[must_use]
     pub fn advise(self, advice: impl fmt::Display) -> Self {
         Self { advice: Some(advice.to_string()), reason: None, ..self }
     }
 
-    /// The same finding with its reason, which brings the advice.
+    /// The same finding with a reason and its advice.
     #[must_use]
     pub fn reason(self, reason: Reason) -> Self {
         Self { advice: Some(reason.remedy()), reason: Some(Box::new(reason)), ..self }
     }
 
-    /// What lasts of a fault: its object, cause, hint and reason.
+    /// A finding from an error: its object, cause, hint and reason.
     #[must_use]
     pub fn of_fault(id: FindingId, fault: Fault) -> Self {
         let advice = (!fault.hint.is_empty()).then_some(fault.hint);
@@ -281,7 +284,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// The order in which findings are shown: the gravest first, those about one object together; each only once.
+/// Sorts findings for display: by severity, most severe first, then by object; removes duplicates.
 #[must_use]
 pub fn in_order(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.sort_by(|a, b| {
@@ -292,7 +295,7 @@ pub fn in_order(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings
 }
 
-/// How many findings there are of each id and severity.
+/// The number of findings of each id and severity.
 #[must_use]
 pub fn counts(findings: &[Finding]) -> BTreeMap<(&str, Severity), usize> {
     let mut counts = BTreeMap::new();
@@ -330,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_in_docs_is_this_one() {
+    fn the_page_in_docs_is_up_to_date() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/findings.md");
         if std::env::var_os("BULKHEAD_BLESS").is_some() {
             std::fs::write(&path, page()).unwrap();
@@ -340,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_distinct_words_in_snake_case_that_come_back() {
+    fn ids_are_distinct_in_snake_case_and_round_trip() {
         let words: BTreeSet<&str> = FindingId::ALL.iter().map(FindingId::word).collect();
         assert_eq!(words.len(), FindingId::ALL.len());
         for id in FindingId::ALL {
@@ -355,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_a_newer_daemon_has_is_kept() {
+    fn an_unknown_id_is_kept() {
         let text = r#"{"id":"disk_on_fire","severity":"critical","object":"device sda","evidence":"it burns"}"#;
         let finding: Finding = serde_json::from_str(text).unwrap();
         assert_eq!((finding.id.word(), finding.severity), ("disk_on_fire", Severity::Critical));
@@ -364,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gravest_come_first_and_nothing_twice() {
+    fn findings_are_sorted_by_severity_without_duplicates() {
         let finding = |id, object: &str| Finding::new(id, object, "e");
         let info = finding(FindingId::VolumeMapped, "volume a/a");
         let warning = |object| finding(FindingId::LayersMany, object);
@@ -376,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_that_lasts_keeps_what_it_says() {
+    fn a_finding_from_an_error_keeps_its_texts() {
         let fault = Fault::new(Code::Corrupt, "pool p", "it is not there").hint("mount it");
         let finding = Finding::of_fault(FindingId::PoolUnreachable, fault);
         let expected = Finding::new(FindingId::PoolUnreachable, "pool p", "it is not there").advise("mount it");

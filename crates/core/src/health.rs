@@ -1,6 +1,6 @@
-//! What follows from facts about pools, volumes, tenants and devices: their findings.
+//! Findings that follow from facts about pools, volumes, tenants and devices.
 //!
-//! Owns: the thresholds, and what is said and advised. Does not: look for the facts; the engine does, as far as they are wanted.
+//! Owns: the thresholds, and the wording of evidence and advice. Does not: look up the facts; the engine does.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,43 +17,43 @@ use crate::model::{Pool, PoolSource, Provision, Tenant, Volume, VolumeRef};
 use crate::reason::Reason;
 use crate::units::Bytes;
 
-/// From how full on the file system of a file pool is nearly full, in percent.
+/// Usage from which on the file system of a file pool is nearly full, in percent.
 const FILE_POOL_NEARLY_FULL_PCT: u64 = 90;
 
-/// From how full on a thin pool is nearly full, in percent.
+/// Usage from which on a thin pool is nearly full, in percent.
 const THIN_POOL_NEARLY_FULL_PCT: f64 = 80.0;
 
-/// What findings about the host as a whole are about.
+/// The object of findings about the host as a whole.
 pub const HOST: &str = "host";
 
-/// Room in a pool.
+/// Space in a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Space {
-    /// Size of what the pool lives on.
+    /// Size of the pool's file system, volume group or thin pool.
     pub total: Bytes,
-    /// What a fully provisioned volume could still take.
+    /// Space available to a fully provisioned volume.
     pub free: Bytes,
     /// Allocation unit (the extent size of a volume group).
     pub extent: Bytes,
-    /// How much of a thin pool's data is used, in percent; `None` for other pools.
+    /// Usage of a thin pool's data, in percent; `None` for other pools.
     pub data_pct: Option<f64>,
-    /// How much of a thin pool's metadata is used, in percent; `None` for other pools.
+    /// Usage of a thin pool's metadata, in percent; `None` for other pools.
     pub metadata_pct: Option<f64>,
-    /// What LVM reports of a thin pool that is not in order (`lv_health_status`); empty when it is, and for other pools.
+    /// LVM's report on an unhealthy thin pool (`lv_health_status`); empty for a healthy one, and for other pools.
     pub health: String,
-    /// A physical volume of the volume group is missing.
+    /// Whether a physical volume of the volume group is missing.
     pub is_partial: bool,
 }
 
 impl Space {
-    /// Room in something of which nothing else is to be said.
+    /// Space of a pool without further details.
     #[must_use]
     pub fn new(total: Bytes, free: Bytes, extent: Bytes) -> Self {
         Self { total, free, extent, data_pct: None, metadata_pct: None, health: String::new(), is_partial: false }
     }
 }
 
-/// What the room in a pool says.
+/// Findings about the space in a pool.
 #[must_use]
 pub fn of_space(pool: &Pool, space: &Space) -> Vec<Finding> {
     let finding = |id, evidence: String| Finding::new(id, format!("pool {}", pool.name), evidence);
@@ -100,17 +100,17 @@ pub fn of_space(pool: &Pool, space: &Space) -> Vec<Finding> {
 /// A volume whose import or transfer is not complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Unfinished<'a> {
-    /// The volume that it becomes.
+    /// The future volume.
     pub volume: &'a VolumeRef,
-    /// What it is to contain.
+    /// UUID of its content.
     pub content: Uuid,
-    /// Everything before this offset was received.
+    /// Offset up to which everything was received.
     pub received: Bytes,
     /// Its size.
     pub size: Bytes,
 }
 
-/// What an incomplete volume says.
+/// The finding about an incomplete volume.
 #[must_use]
 pub fn of_unfinished(Unfinished { volume, content, received, size }: Unfinished<'_>) -> Finding {
     let object = format!("volume {volume}");
@@ -127,37 +127,37 @@ pub fn of_unfinished(Unfinished { volume, content, received, size }: Unfinished<
         .reason(Reason::ReceiveUnfinished { volume: volume.clone() })
 }
 
-/// What makes a block device of a volume.
+/// What provides a volume's block device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// It is a logical volume.
+    /// A logical volume.
     LogicalVolume,
     /// A loop device on its image.
     Loop {
-        /// Whether it goes past the page cache.
+        /// Whether it bypasses the page cache.
         direct_io: bool,
-        /// Why there is no block server, where that is not by choice.
+        /// Why there is no block server, unless that is by choice.
         no_ublk: Option<String>,
     },
     /// A block server.
     Served {
-        /// Whether its process lives.
+        /// Whether its process is running.
         has_server: bool,
-        /// The device with which it shared memory, when that is gone.
+        /// The device with which it shared memory, if that is gone.
         lost_base: Option<PathBuf>,
-        /// What of the image has yet to be written in advance.
+        /// The part of the image that is not yet written in advance.
         unprepared: Bytes,
     },
 }
 
-/// What is known of a volume; what was not looked at is absent.
+/// Facts about a volume; `None` for those that were not looked up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VolumeFacts<'a> {
-    /// What its device is, while it has one.
+    /// Its device, while it has one.
     pub backing: Option<&'a Backing>,
-    /// Where its data is, for one that was copied or is a copy.
+    /// Its backing chain, if it was copied or is a copy.
     pub layers: Option<&'a LayersView>,
-    /// An operator works on its device.
+    /// Whether an operator has mapped its device.
     pub is_mapped: bool,
     /// Size of its journal.
     pub journal: Option<Bytes>,
@@ -165,7 +165,7 @@ pub struct VolumeFacts<'a> {
     pub accounting: Option<&'a Accounting>,
 }
 
-/// What the facts about a volume say.
+/// Findings about a volume.
 #[must_use]
 pub fn of_volume(volume: &Volume, facts: &VolumeFacts<'_>) -> Vec<Finding> {
     let reference = volume.reference();
@@ -202,7 +202,7 @@ pub fn of_volume(volume: &Volume, facts: &VolumeFacts<'_>) -> Vec<Finding> {
     findings
 }
 
-/// What the record of a mapped volume says.
+/// The finding about a mapped volume.
 #[must_use]
 pub fn of_mapping(volume: &VolumeRef) -> Finding {
     let evidence = "it is mapped: an operator is working on its device, and it cannot be attached to a tenant";
@@ -251,25 +251,25 @@ fn of_backing(volume: &VolumeRef, backing: &Backing) -> Vec<Finding> {
     findings
 }
 
-/// A volume without a block server.
+/// The finding about a volume whose block server is gone.
 #[must_use]
 pub fn server_gone(object: impl fmt::Display, evidence: impl fmt::Display) -> Finding {
     Finding::new(FindingId::ServerGone, object, evidence)
         .advise("the daemon keeps trying; its log and that of the block server say why it fails")
 }
 
-/// What is known of a tenant beside its record.
+/// Facts about a tenant beside its record.
 #[derive(Clone, Copy, Debug)]
 pub struct TenantFacts<'a> {
-    /// The kernel has a file for weights.
+    /// Whether the kernel has a file for weights.
     pub has_weight_files: bool,
-    /// The host has the cpu controller on cgroup v2.
+    /// Whether the host has the cpu controller on cgroup v2.
     pub has_cpu: bool,
-    /// Why the kernel refused the tenant that controller.
+    /// Why the kernel refused that controller to the tenant.
     pub cpu_refused: Option<&'a Fault>,
 }
 
-/// What the facts about a tenant say; what it has in common with all others is about the host.
+/// Findings about a tenant; a condition that all tenants share has the host as its object.
 #[must_use]
 pub fn of_tenant(tenant: &Tenant, facts: &TenantFacts<'_>) -> Vec<Finding> {
     let object = format!("tenant {}", tenant.name);
@@ -292,7 +292,7 @@ pub fn of_tenant(tenant: &Tenant, facts: &TenantFacts<'_>) -> Vec<Finding> {
     findings
 }
 
-/// A physical device on which weights have no effect.
+/// The finding about a physical device on which weights have no effect.
 #[must_use]
 pub fn no_controller(device: &DevName, evidence: impl fmt::Display) -> Finding {
     Finding::new(FindingId::NoController, format!("device {device}"), evidence)
@@ -302,19 +302,19 @@ pub fn no_controller(device: &DevName, evidence: impl fmt::Display) -> Finding {
 /// The state of a hold whose last step failed.
 pub const HOLD_FAILED: &str = "failed";
 
-/// What a hold says, if its last step failed: of its device, in this state, for this reason.
+/// The finding about a hold, by its device, state and reason, if its last step failed.
 #[must_use]
 pub fn of_hold(device: &DevName, state: &str, reason: &str) -> Option<Finding> {
     (state == HOLD_FAILED).then(|| hold_failed(device, reason))
 }
 
-/// A device on which shares are not held.
+/// The finding about a device on which shares are not enforced.
 #[must_use]
 pub fn hold_failed(device: &DevName, evidence: impl fmt::Display) -> Finding {
     Finding::new(FindingId::HoldFailed, format!("device {device}"), evidence)
 }
 
-/// A host without the cpu controller on cgroup v2.
+/// The finding about a host without the cpu controller on cgroup v2.
 #[must_use]
 pub fn no_cpu_controller() -> Finding {
     let evidence =

@@ -1,4 +1,4 @@
-//! Who read whose blocks: the heat map of Zhao et al. Block servers count, the daemon puts names to it.
+//! The heat map of Zhao et al.: which volume read whose blocks. Block servers count reads, the daemon adds names.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;

@@ -1,4 +1,4 @@
-//! Which container a cgroup is: read off its path, the same whichever runtime made it.
+//! Identifying the container of a cgroup by its path, whichever runtime made it.
 //!
 //! Sources of the patterns: the cgroup drivers of runc and crun (`docker-ID.scope`, `libpod-ID.scope`, `cri-containerd-ID.scope`,
 //! `crio-ID.scope`), the kubelet's `kubepods` hierarchy, LXC's `lxc.payload.NAME`, and systemd.
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::{CgroupPath, CgroupPathError};
 use crate::slices;
 
-/// What kind of thing runs in a cgroup.
+/// The kind of a cgroup's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -29,12 +29,12 @@ pub enum ContainerKind {
     Unit,
     /// Any other cgroup.
     Cgroup,
-    /// The root cgroup: the kernel's own threads and what was never put into a cgroup.
+    /// The root cgroup: kernel threads, and processes that were never put into a cgroup.
     Root,
 }
 
 impl ContainerKind {
-    /// The word for it in JSON, metrics and tables.
+    /// Its name in JSON, metrics and tables.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -51,17 +51,17 @@ impl ContainerKind {
     }
 }
 
-/// Who a cgroup belongs to. Equal identities are one line in `bulkhead top`.
+/// The owner of a cgroup. Equal identities are one line in `bulkhead top`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Identity {
-    /// What it is.
+    /// Its kind.
     pub kind: ContainerKind,
-    /// What it is called: a tenant's, unit's or machine's name, what the runtime calls the container (`namespace/pod/container`
-    /// in Kubernetes), the first 12 digits of its id where that is not known, or a cgroup's path. Several containers may have
-    /// one name. Printable whatever the cgroup is called.
+    /// Its name: that of a tenant, unit or machine; the runtime's name of a container (`namespace/pod/container` in
+    /// Kubernetes), or the first 12 digits of its id if that is unknown; or the path of a cgroup. Not unique.
+    /// Printable, whatever the cgroup's name is.
     pub name: String,
-    /// The container's full id, where it has one.
+    /// The container's full id, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// The UID of its Kubernetes pod.
@@ -78,13 +78,13 @@ impl Identity {
         Self { id: Some(id.to_owned()), ..Self::new(kind, &id[..id.len().min(SHORT_ID)]) }
     }
 
-    /// What stays the same when a container's name becomes known: its kind, and its id or else its name.
+    /// Its key, which stays the same when a container's name becomes known: its kind, and its id or else its name.
     #[must_use]
     pub fn key(&self) -> (ContainerKind, &str) {
         (self.kind, self.id.as_deref().unwrap_or(&self.name))
     }
 
-    /// Whether somebody means it who says this: its name, or the first 12 or more digits of its id.
+    /// Whether `text` denotes it: its name, or the first 12 or more digits of its id.
     #[must_use]
     pub fn is_called(&self, text: &str) -> bool {
         let begins = |id: &String| text.len() >= SHORT_ID && id.starts_with(text);
@@ -92,12 +92,12 @@ impl Identity {
     }
 }
 
-/// Digits of a container's id that people use.
+/// Number of digits of a short container id.
 const SHORT_ID: usize = 12;
-/// Digits of a container's id as Docker, containerd, CRI-O and Podman make them.
+/// Number of digits of a container id of Docker, containerd, CRI-O and Podman.
 const ID_DIGITS: usize = 64;
 
-/// Who the cgroup with this path (from the root of the unified hierarchy, `/` for itself) belongs to.
+/// The owner of the cgroup with this path, from the root of the unified hierarchy (`/` for the root).
 #[must_use]
 pub fn identify(path: &str) -> Identity {
     if let Some(owner) = owner_of_journal(path) {
@@ -113,11 +113,11 @@ pub fn identify(path: &str) -> Identity {
         .unwrap_or_else(|| Identity::new(ContainerKind::Cgroup, path))
 }
 
-/// What the cgroup beside a container is called in which its journal thread runs while its share is held.
+/// Prefix of the name of a journal thread's cgroup during a hold.
 const JOURNAL_BESIDE: &str = "bulkhead-journal:";
 
-/// The cgroup for the journal thread of a container that has its processes in this one: beside it, because a kernel thread in the
-/// container's own makes freeze and rmdir fail. What is charged to it is the container's ([`identify`]).
+/// The cgroup for the journal thread of the container with this cgroup. It is next to the container's, because a kernel
+/// thread in the container's own makes freeze and rmdir fail. [`identify`] attributes it to the container.
 ///
 /// # Errors
 /// When the name of the container's cgroup leaves no room for the prefix.
@@ -137,7 +137,7 @@ fn tenant(parts: &[&str]) -> Option<Identity> {
     (root == slices::ROOT).then(|| Identity::new(ContainerKind::Tenant, &name))
 }
 
-/// The outermost container: one inside another is the outer one's business.
+/// The outermost container: nested containers belong to the outer one.
 fn container(parts: &[&str]) -> Option<Identity> {
     let pod_uid = parts.iter().find_map(|part| pod(part));
     let mut parents = [""].into_iter().chain(parts.iter().copied());
@@ -152,7 +152,7 @@ fn container(parts: &[&str]) -> Option<Identity> {
     })
 }
 
-/// A scope that the systemd cgroup driver made.
+/// A scope of the systemd cgroup driver.
 fn scope(part: &str) -> Option<Identity> {
     let name = part.strip_suffix(".scope").unwrap_or(part);
     let prefixes = [
@@ -173,7 +173,7 @@ fn scope(part: &str) -> Option<Identity> {
     })
 }
 
-/// A cgroup that the cgroupfs driver made: the id alone, below a folder that tells the runtime.
+/// A cgroup of the cgroupfs driver: the bare id, below a directory that names the runtime.
 fn bare(parent: &str, part: &str) -> Option<Identity> {
     if !is_id(part) {
         return None;
@@ -200,13 +200,13 @@ fn pod(part: &str) -> Option<String> {
     is_uid.then_some(uid)
 }
 
-/// The systemd unit; of a user's units the inner one, with the user's number before it.
+/// The systemd unit; for units of a user, the inner one, prefixed with the uid.
 fn unit(parts: &[&str]) -> Option<Identity> {
     let is_unit =
         |part: &&&str| [".service", ".scope", ".socket", ".mount"].iter().any(|suffix| part.ends_with(suffix));
     let mut units = parts.iter().filter(is_unit);
     let outer = units.next()?;
-    // Any user may call a unit like one of the system's.
+    // A user's unit may have the name of a system unit.
     let user = outer.strip_prefix("user@").and_then(|rest| rest.strip_suffix(".service"));
     let name = match (user, units.next()) {
         (Some(user), Some(inner)) => format!("{user}/{inner}"),
@@ -219,7 +219,8 @@ fn is_id(text: &str) -> bool {
     text.len() == ID_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// A name as it can be shown on a terminal: control characters are escaped. Anybody who may make cgroups chooses their names.
+/// A name that is safe to show on a terminal: control characters are escaped. Names of cgroups are chosen by whoever
+/// may create them.
 #[must_use]
 pub fn printable(name: &str) -> String {
     let is_harmless = |c: char| {
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_thread_beside_a_container_is_the_containers() {
+    fn a_journal_thread_next_to_a_container_is_identified_as_the_container() {
         for path in ["/system.slice/db.service", "/system.slice/docker-0123.scope", "/db"] {
             let beside = journal_beside(&path.parse().unwrap()).unwrap();
             assert_eq!(identify(&format!("/{beside}")), identify(path), "{beside}");
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_are_known_by_their_paths() {
+    fn containers_are_identified_by_their_paths() {
         let id = "0123456789abcdef".repeat(4);
         check("/", expect!["Root /"]);
         check("/bulkhead.slice/bulkhead-db.slice/bulkhead-db-journal.slice", expect!["Tenant db"]);
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_is_called_by_its_name_or_the_start_of_its_id() {
+    fn a_container_matches_its_name_or_the_start_of_its_id() {
         let id = "0123456789abcdef".repeat(4);
         let short = identify(&format!("/docker/{id}"));
         let named = Identity { name: "web".to_owned(), ..short.clone() };
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_names_are_shown_and_not_obeyed() {
+    fn hostile_names_are_escaped() {
         check("/evil\u{1b}[2Jname", expect![[r"Cgroup /evil\u{1b}[2Jname"]]);
         check("/gro\u{202e}up\r", expect![[r"Cgroup /gro\u{202e}up\u{d}"]]);
         check("/docker/xyz", expect!["Cgroup /docker/xyz"]);

@@ -1,7 +1,8 @@
-//! Whether io.cost isolates a device as it was calibrated, and what is to be known where it does not.
+//! Whether a calibrated io.cost isolates a device, and the finding if it does not.
 //!
-//! A calibration chooses the best of what it tried, which may still be bad: a drive that serves a stream before all else, or whose
-//! write cache is full of somebody's data, keeps a small fsync waiting at every speed (docs/EVIDENCE.md).
+//! A calibration chooses the best of the models that it tried, which may still be bad: a drive that prefers sequential
+//! streams, or whose write cache is full of another tenant's data, delays a small fsync at every speed
+//! (docs/EVIDENCE.md).
 
 use std::time::Duration;
 
@@ -13,26 +14,27 @@ use crate::finding::{Finding, FindingId};
 use crate::model::Isolation;
 use crate::reason::Reason;
 
-/// From how many times as long on an fsync is not isolated. On the lab's disks it takes 2 to 9.4 times as long where io.cost is
-/// the best of all controllers, and 18 to 116 times where the drive's queue or cache is what it waits for.
+/// Ratio of fsync latency beside writers to that alone from which on a device is not isolated. On the lab's disks it is
+/// 2 to 9.4 where io.cost is the best of all controllers, and 18 to 116 where fsyncs wait for the drive's queue or
+/// cache.
 const FAR: u64 = 10;
 
 impl Isolation {
-    /// From what was measured.
+    /// From measured mean latencies.
     #[must_use]
     pub fn new(alone: Duration, beside: Duration) -> Self {
         let [alone_us, beside_us] = [alone, beside].map(|mean| u64::try_from(mean.as_micros()).unwrap_or(u64::MAX));
         Self { alone_us, beside_us }
     }
 
-    /// Whether the chosen speed isolates. Nothing is said against one whose fsyncs took no time alone.
+    /// Whether the device is isolated. A device whose fsyncs took no time alone counts as isolated.
     #[must_use]
     pub fn is_isolated(self) -> bool {
         self.alone_us == 0 || self.beside_us / FAR < self.alone_us
     }
 
-    /// The finding about a device that is not isolated; `None` for one that is. On hard disks BFQ with one request in the drive at
-    /// a time isolates instead; for others that was not measured, so that nothing is advised.
+    /// The finding about a device that is not isolated; `None` for one that is. On hard disks, BFQ with one request in
+    /// the drive at a time isolates instead; on other devices that was not measured, and nothing is advised.
     #[must_use]
     pub fn finding(self, device: &DevName, is_rotational: bool) -> Option<Finding> {
         if self.is_isolated() {
@@ -51,28 +53,28 @@ impl Isolation {
     }
 }
 
-/// What a small append + fsync every 100 ms has to bear beside a neighbour, both on volumes of their own.
+/// The effect of a neighbour on a small append + fsync every 100 ms, each on its own volume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Verified {
-    /// The neighbour, in words.
+    /// Description of the neighbour.
     pub neighbour: String,
-    /// Mean fsync latency, as a multiple of that alone; and the most that it should be.
+    /// Mean fsync latency, as a multiple of that alone.
     pub mean_ratio: f64,
-    /// See `mean_ratio`.
+    /// Upper limit of `mean_ratio`.
     pub mean_ratio_limit: f64,
-    /// The same of the 99th percentile.
+    /// 99th percentile of fsync latency, as a multiple of that alone.
     pub p99_ratio: f64,
-    /// See `p99_ratio`.
+    /// Upper limit of `p99_ratio`.
     pub p99_ratio_limit: f64,
-    /// What the neighbour got through, percent of what the small load leaves it; and the least that it should be.
+    /// The neighbour's throughput, percent of what the small load leaves it.
     pub neighbour_pct: f64,
-    /// See `neighbour_pct`.
+    /// Lower limit of `neighbour_pct`.
     pub neighbour_pct_limit: f64,
 }
 
 impl Verified {
-    /// Whether all three are as they should be.
+    /// Whether all three are within their limits.
     #[must_use]
     pub fn is_met(&self) -> bool {
         self.mean_ratio <= self.mean_ratio_limit
@@ -108,8 +110,8 @@ mod tests {
     }
 
     #[test]
-    fn what_isolates_as_far_as_the_device_lets_it_is_no_finding() {
-        // ssd, nvme-slow and the spinning disk of the lab.
+    fn an_isolated_device_has_no_finding() {
+        // ssd, nvme-slow and the hard disk of the lab.
         for measured in [isolation(26, 80), Isolation { alone_us: 4500, beside_us: 42_300 }, isolation(15, 30)] {
             assert_eq!(measured.finding(&device("sda"), true), None, "{measured:?}");
         }
@@ -117,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn all_three_have_to_be_met() {
+    fn a_verification_requires_all_three_limits() {
         let met = Verified {
             neighbour: "8 buffered writers".to_owned(),
             mean_ratio: 1.5,
@@ -135,7 +137,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn there_is_a_finding_exactly_where_fsyncs_are_far(alone_us: u64, beside_us: u64, is_rotational: bool) {
+        fn a_device_has_a_finding_exactly_if_fsyncs_are_far_slower(alone_us: u64, beside_us: u64, is_rotational: bool) {
             let measured = Isolation { alone_us, beside_us };
             let is_far = alone_us > 0 && u128::from(beside_us) >= 10 * u128::from(alone_us);
             prop_assert_eq!(measured.finding(&device("sda"), is_rotational).is_some(), is_far);

@@ -1,6 +1,7 @@
-//! How large the journal of an ext4 is to be.
+//! The size of an ext4 journal.
 //!
-//! A journal has its size from `mkfs` on: a file system that grows keeps it. It can be replaced while nobody has the volume mounted.
+//! `mkfs` determines the size of a journal; growing the file system does not change it. A journal can be replaced while
+//! the volume is not mounted.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,21 +11,21 @@ use crate::model::{FsKind, Volume};
 use crate::reason::Reason;
 use crate::units::Bytes;
 
-/// Smallest journal: jbd2 needs 1024 blocks (`JBD2_MIN_JOURNAL_BLOCKS`) of 4 KiB.
+/// Smallest journal: jbd2 requires 1024 blocks (`JBD2_MIN_JOURNAL_BLOCKS`) of 4 KiB.
 pub const MIN: Bytes = Bytes::mib(4);
 /// Largest journal of [`size_for`].
 pub const MAX: Bytes = Bytes::mib(1024);
-/// Largest journal that e2fsprogs makes, of 10 240 000 blocks of 4 KiB (`figure_journal_size`).
+/// Largest journal that e2fsprogs creates: 10 240 000 blocks of 4 KiB (`figure_journal_size`).
 const LARGEST: Bytes = Bytes(10_240_000 * 4096 / Bytes::MIB * Bytes::MIB);
 
-/// How large a journal is to be.
+/// A requested journal size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum JournalSize {
-    /// As that of a new volume of the same size.
+    /// The size for a new volume of the same size.
     Auto,
-    /// So large; rounded up to whole MiB.
+    /// This size, rounded up to whole MiB.
     Bytes(Bytes),
 }
 
@@ -39,17 +40,17 @@ pub enum Accounting {
     JournalThread {
         /// Its process id.
         pid: u32,
-        /// The cgroup that it is in.
+        /// Its cgroup.
         cgroup: String,
     },
-    /// All that the volume writes, journal included, is written by its block server, which runs in the tenant's `server` cgroup.
+    /// The volume's block server, which runs in the tenant's `server` cgroup, does all its writes, journal included.
     Server {
         /// Its process id.
         pid: u32,
-        /// The cgroup that it is in.
+        /// Its cgroup.
         cgroup: String,
     },
-    /// Only part of the journal I/O is charged; the text says which part is not.
+    /// Only part of the journal I/O is charged.
     Partial {
         /// What is not charged, and why.
         limit: String,
@@ -64,8 +65,8 @@ pub enum Accounting {
 /// The size of an ext4 journal: 1/64 of the volume, in whole MiB, at least 16 MiB or 1/8 of the volume (whichever is less) and
 /// at least 4 MiB (jbd2 needs 1024 blocks), at most 1 GiB.
 ///
-/// A tenant that has a journal of its own can have a larger one than `mkfs.ext4` gives from 2 to 64 GiB: less checkpointing in
-/// front of an fsync. Its replay after a crash delays only this volume. Grows with the volume, never falls.
+/// From 2 to 64 GiB this is larger than the default of `mkfs.ext4`: fsync waits less for checkpoints, and replay after
+/// a crash delays only this volume. Monotonic in the size of the volume.
 #[must_use]
 pub fn size_for(volume: Bytes) -> Bytes {
     let floor = (volume.0 / 8).min(16 * Bytes::MIB);
@@ -73,10 +74,10 @@ pub fn size_for(volume: Bytes) -> Bytes {
     Bytes((wanted / Bytes::MIB * Bytes::MIB).clamp(MIN.0, MAX.0))
 }
 
-/// The size that was asked for, of a volume of `volume_size`: in whole MiB, as `mke2fs` and `tune2fs` take it.
+/// The requested journal size for a volume of `volume_size`, in whole MiB, as `mke2fs` and `tune2fs` accept it.
 ///
 /// # Errors
-/// `Unsupported` for XFS, `InvalidArgument` for a size that ext4 does not take.
+/// `Unsupported` for XFS, `InvalidArgument` for a size that ext4 does not accept.
 pub fn checked_size(volume: &Volume, volume_size: Bytes, asked: JournalSize) -> Result<Bytes, Fault> {
     let object = || format!("volume {}", volume.reference());
     if volume.fs == FsKind::Xfs {
@@ -92,8 +93,8 @@ pub fn checked_size(volume: &Volume, volume_size: Bytes, asked: JournalSize) -> 
     }
 }
 
-/// A journal that stayed small while its volume grew: a new volume of that size would get one that is larger by a quarter or more. Below
-/// that, nobody would notice the difference.
+/// The finding about a journal that stayed small while its volume grew: that of a new volume would be larger by a
+/// quarter or more. A smaller difference is not noticeable.
 #[must_use]
 pub fn small(volume: &Volume, journal: Bytes) -> Option<Finding> {
     let wanted = size_for(volume.size_bytes);
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_that_stayed_small_is_told() {
+    fn a_journal_that_stayed_small_is_a_finding() {
         let grown = volume(Bytes::mib(10 << 10));
         let small = |mib| small(&grown, Bytes::mib(mib));
         let finding = small(8).unwrap();

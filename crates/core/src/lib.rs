@@ -1,11 +1,11 @@
-//! Pure decisions of Bulkhead: everything here is a function of values.
+//! The decisions of Bulkhead, as pure functions of values.
 //!
-//! Owns: units and validated names, the recorded objects ([`model`]), the [`action`] vocabulary and the plans of volumes, pools and
-//! tenants, errors and findings, the attribution of journal I/O ([`observe`]), the enforcement of shares ([`control`]), and the
-//! messages between the daemon and its helper processes.
-//! Does not: read a clock, touch a file, start a thread, or know how a kernel is called. `sys` does that.
+//! Owns: units and validated names, the recorded objects ([`model`]), the [`action`] vocabulary and the plans of
+//! volumes, pools and tenants, errors and findings, the attribution of journal I/O ([`observe`]), the enforcement of
+//! shares ([`control`]), and the messages between the daemon and its helper processes. Does not: read a clock, touch a
+//! file, start a thread, or call the kernel. `sys` does that.
 //!
-//! Modules form layers: none uses one that uses it.
+//! Modules form layers: there are no cycles among them.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

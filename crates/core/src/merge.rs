@@ -1,12 +1,12 @@
-//! Which layers of a pool can be merged, since each of them is needed by nothing but the next one.
+//! Which layers of a pool can be merged: those on which nothing but the next layer depends.
 //!
-//! Every snapshot of a volume that was written to adds a layer, and removing the snapshot does not take it away: volumes whose
-//! snapshots rotate would reach [`MAX_LAYERS`](crate::cow::MAX_LAYERS). A run of such layers is merged into its largest member, so
-//! that no more than the data of the others is copied.
+//! Every snapshot of a volume that was written to adds a layer, and removing the snapshot does not remove the layer:
+//! volumes with rotating snapshots would reach [`MAX_LAYERS`](crate::cow::MAX_LAYERS). A run of such layers is merged
+//! into its largest one, so that only the data of the others is copied.
 //!
-//! Crash safety: nothing can come to lie on a member once the run has been set apart, so all that sees a member sees it through the
-//! layers above it. What those have hides what is copied down from them, and what is copied up into holes was seen there before.
-//! (docs/formats/layers.md)
+//! Crash safety: once a run is set aside, no file can start to depend on one of its layers directly, so each is read
+//! only through the layers above it. Blocks of those hide what is copied down from them, and what is copied up into
+//! holes was visible there before (docs/formats/layers.md).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,47 +19,48 @@ use crate::cgroup::CgroupPath;
 use crate::cow::{MANY_LAYERS, MAX_LAYERS};
 use crate::units::Bytes;
 
-/// Layers of a run from which on it is merged, so that the data of each snapshot is copied about once.
+/// Length of a run from which on it is merged, so that the data of each snapshot is copied about once.
 pub const MERGE_FROM: usize = 8;
 
-/// Layers below an image from which on shorter runs are merged as well.
+/// Length of a backing chain from which on shorter runs are merged as well.
 pub const MERGE_ALL_FROM: usize = MANY_LAYERS / 2;
 
 /// A layer in a pool's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// The layer that it lies on.
+    /// Its parent layer.
     pub below: Option<Uuid>,
-    /// What it takes on the disk.
+    /// Its space on disk.
     pub bytes: Bytes,
 }
 
-/// What lies on what in a pool's directory.
+/// The dependencies among layers and files in a pool's directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerTree {
     /// The layers.
     pub layers: BTreeMap<Uuid, Layer>,
-    /// What images, and files that may become images or layers, lie on: one entry for each of them.
+    /// The layers that images and staging files depend on directly, one entry per file.
     pub needed: Vec<Uuid>,
 }
 
-/// Layers that lie on one another, of which all but the newest are needed by nothing but the next.
+/// A chain of layers; nothing depends on any of them except the newest but the next layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// At least two, the newest first.
+    /// At least two layers, newest first.
     pub layers: Vec<Uuid>,
-    /// The largest of them, into which the others are merged.
+    /// The largest layer, into which the others are merged.
     pub into: Uuid,
-    /// What the others take on the disk: the most that is copied.
+    /// Space of the others on disk: the maximum that is copied.
     pub bytes: Bytes,
-    /// The layer that the oldest lies on.
+    /// The parent of the oldest layer.
     pub below: Option<Uuid>,
-    /// The most layers that any file lies on which lies on these.
+    /// Length of the longest backing chain that contains the run.
     pub depth: usize,
 }
 
 impl LayerTree {
-    /// All runs, each as long as it can be. Bases are in none: importing the same image again finds them by their names.
+    /// All runs, each of maximum length. They contain no bases, which are found by name when the same image is imported
+    /// again.
     #[must_use]
     pub fn runs(&self) -> Vec<Run> {
         let mut users: BTreeMap<Uuid, (usize, usize)> = BTreeMap::new();
@@ -70,20 +71,20 @@ impl LayerTree {
             users.entry(*needed).or_default().1 += 1;
         }
         let can_go = |layer: &Uuid| users.get(layer) == Some(&(1, 0)) && !is_base(*layer);
-        // What nothing lies on is removed with the next sweep.
+        // A layer on which nothing depends is removed by the next sweep.
         let tops = self.layers.keys().filter(|layer| users.contains_key(layer) && !can_go(layer));
         let depths = self.depths();
         let with_depth = |run: Run| Run { depth: depths.get(&run.layers[0]).copied().unwrap_or(0), ..run };
         tops.filter_map(|top| self.run_from(*top, can_go)).map(with_depth).collect()
     }
 
-    /// Whether layers are a run, or a part of a longer one: then all but the newest of them are needed by nothing but the next.
+    /// Whether layers are a run, or part of a longer one.
     #[must_use]
     pub fn has_run(&self, layers: &[Uuid]) -> bool {
         !layers.is_empty() && self.runs().iter().any(|run| run.layers.windows(layers.len()).any(|part| part == layers))
     }
 
-    /// For each layer, how many layers there are at most below a file that lies on it.
+    /// For each layer, the length of the longest backing chain that contains it.
     fn depths(&self) -> BTreeMap<Uuid, usize> {
         let mut depths = BTreeMap::new();
         for needed in &self.needed {
@@ -97,7 +98,7 @@ impl LayerTree {
         depths
     }
 
-    /// The run of which a layer is the newest. It ends, because each layer in it has one layer above it alone.
+    /// The run with this newest layer. The loop ends, because each further layer has only one child.
     fn run_from(&self, top: Uuid, can_go: impl Fn(&Uuid) -> bool) -> Option<Run> {
         let mut layers = vec![top];
         let mut below = self.layers.get(&top)?.below;
@@ -114,14 +115,14 @@ impl LayerTree {
 }
 
 impl Run {
-    /// Whether it is long enough to be worth copying, or in the way of further snapshots.
+    /// Whether it should be merged: it is long, or limits further snapshots.
     #[must_use]
     pub fn is_due(&self) -> bool {
         self.layers.len() >= MERGE_FROM || self.depth >= MERGE_ALL_FROM
     }
 
-    /// The run under names that nobody knows, but for the newest layer: a stream or a stored name that meant one of the others does
-    /// not find it any more. `new_name` makes one.
+    /// The run with new names for all but the newest layer, so that streams and stored names no longer find the others.
+    /// `new_name` generates a name.
     #[must_use]
     pub fn renamed(&self, new_name: impl FnMut() -> Uuid) -> Self {
         let Some((top, others)) = self.layers.split_first() else { return self.clone() };
@@ -132,8 +133,9 @@ impl Run {
         Self { layers, into: into.unwrap_or(self.into), ..self.clone() }
     }
 
-    /// The steps that merge it; of another run of the same names they do nothing but fail. Cut off after any of them, or within one, all
-    /// that lies on the run holds what it held. `apart` is [`Run::renamed`]; what copies joins `cgroup`.
+    /// The steps that merge it. They fail, without any change, if the layers with these names are not such a run any
+    /// more. An interruption within or after any step leaves the content of all dependent files unchanged. `apart` is
+    /// [`Run::renamed`]; the copying process joins `cgroup`.
     #[must_use]
     pub fn merge(&self, apart: &Run, directory: &Path, cgroup: Option<CgroupPath>) -> Vec<Action> {
         let directory = directory.to_owned();
@@ -176,14 +178,14 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_what_nothing_else_needs() {
-        // 5 to 1, and an image on 5: all of it.
+    fn a_run_has_no_dependants_but_the_next_layer() {
+        // Layers 5 to 1, and an image on 5: the whole chain.
         let chain: Vec<_> =
             (1..=5).map(|n| (id(n), (n > 1).then(|| id(n - 1)), 10 * u64::try_from(n).unwrap())).collect();
         let whole =
             Run { layers: [5, 4, 3, 2, 1].map(id).to_vec(), into: id(5), bytes: Bytes(100), below: None, depth: 5 };
         assert_eq!(tree(&chain, &[id(5)]).runs(), [whole]);
-        // A snapshot on 3, and a clone beside it: what is above and what is below.
+        // A snapshot and a clone on 3: one run above and one below.
         let runs = tree(&chain, &[id(5), id(3), id(3)]).runs();
         assert_eq!(
             runs.iter().map(|run| run.layers.clone()).collect::<Vec<_>>(),
@@ -202,27 +204,27 @@ mod tests {
         assert!(tree(&chain, &[id(5)]).has_run(&[4, 3, 2].map(id)));
         assert!(!tree(&chain, &[id(5), id(3)]).has_run(&[4, 3, 2].map(id)));
         assert!(!tree(&chain, &[id(5)]).has_run(&[4, 2].map(id)) && !tree(&chain, &[id(5)]).has_run(&[]));
-        // Nothing lies on 5: it goes with all below it.
+        // Nothing depends on 5: the sweep removes the whole chain.
         assert_eq!(tree(&chain, &[]).runs(), []);
         assert_eq!(tree(&[], &[id(1)]).runs(), []);
     }
 
     #[test]
-    fn a_run_is_due_when_it_is_long_or_much_lies_on_it() {
+    fn a_run_is_due_when_it_or_its_backing_chain_is_long() {
         let chain = |n: u128| (1..=n).map(|n| (id(n), (n > 1).then(|| id(n - 1)), 1)).collect::<Vec<_>>();
         let due = |n: u128, needed: &[u128]| {
             let needed: Vec<Uuid> = needed.iter().map(|n| id(*n)).collect();
             tree(&chain(n), &needed).runs().iter().map(Run::is_due).collect::<Vec<_>>()
         };
         assert_eq!((due(7, &[7]), due(8, &[8])), (vec![false], vec![true]));
-        // Every second one is a snapshot's.
+        // Every second layer has a snapshot.
         let snapshots = |n: u128| (1..=n / 2).map(|n| 2 * n).collect::<Vec<_>>();
         assert!(due(30, &snapshots(30)).iter().all(|due| !due));
         assert!(due(32, &snapshots(32)).iter().all(|due| *due));
     }
 
     #[test]
-    fn a_base_stays_what_it_is() {
+    fn a_base_is_never_merged() {
         let base = IMPORTING;
         let found = tree(&[(base, None, 1000), (id(1), Some(base), 5), (id(2), Some(id(1)), 6)], &[id(2)]).runs();
         assert_eq!(
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_on_itself_or_on_nothing_known_is_left_alone() {
+    fn cyclic_and_dangling_layers_are_left_alone() {
         let ring = tree(&[(id(1), Some(id(2)), 1), (id(2), Some(id(1)), 1)], &[]);
         assert_eq!(ring.runs(), []);
         let with_user = LayerTree { needed: vec![id(1)], ..ring };
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn all_but_the_newest_get_other_names() {
+    fn all_layers_but_the_newest_get_new_names() {
         let run = Run { layers: [3, 2, 1].map(id).to_vec(), into: id(1), bytes: Bytes(0), below: None, depth: 3 };
         let mut n = 70;
         let apart = run.renamed(|| {

@@ -1,6 +1,6 @@
-//! The objects that Bulkhead records: pools, volumes, tenants, leases. What is stored beside the data, and nothing else.
+//! The recorded objects: pools, volumes, tenants, leases, devices, holds.
 //!
-//! These types are the body of the state files (docs/formats/state.md) and the content of the LVM tags.
+//! These types are the bodies of state files (docs/formats/state.md) and the content of LVM tags.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::identity::Identity;
 use crate::name::{Name, NameError};
 use crate::units::{Bytes, Share};
 
-/// A file system that Bulkhead makes and mounts.
+/// A file system type that Bulkhead creates and mounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
@@ -29,7 +29,7 @@ pub enum FsKind {
 }
 
 impl FsKind {
-    /// The name that mount(2) takes.
+    /// The type name for mount(2).
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl FsKind {
         }
     }
 
-    /// The smallest volume that `mkfs` with our options accepts (mkfs.xfs refuses less than 300 MiB).
+    /// The smallest volume for which `mkfs` succeeds with Bulkhead's options (mkfs.xfs refuses less than 300 MiB).
     #[must_use]
     pub const fn min_size(self) -> Bytes {
         match self {
@@ -54,15 +54,16 @@ impl fmt::Display for FsKind {
     }
 }
 
-/// When a volume's blocks are taken from its pool.
+/// When a volume's blocks are allocated from its pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Provision {
-    /// All at creation: a preallocated image, a thick LV, a thin LV whose every block was written once.
+    /// All at creation: a preallocated image, a thick LV, or a thin LV of which each block was written once.
     #[default]
     Full,
-    /// When first written: a sparse image or a thin LV. Every first write then changes metadata that all tenants share.
+    /// On the first write to each block: a sparse image or a thin LV. Each first write changes metadata that all
+    /// tenants share.
     OnDemand,
 }
 
@@ -75,39 +76,40 @@ impl fmt::Display for Provision {
     }
 }
 
-/// What makes a block device of an image.
+/// What serves an image as a block device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Server {
-    /// A block server of the volume's own; a loop device where the kernel has no ublk.
+    /// A block server for each volume; a loop device if the kernel has no ublk.
     #[default]
     Auto,
     /// A loop device.
     Loop,
 }
 
-/// Where a volume reads the blocks that it shares with others: those of layers that it has not written itself.
+/// From where a volume reads shared blocks: those of its layers that it has not written itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ReadFrom {
-    /// From the layers, with direct I/O: no memory is shared.
+    /// From the layers, with direct I/O. No memory is shared.
     Disk,
-    /// From the layers, through the host's page cache: all volumes on a layer share one copy of it.
+    /// From the layers, through the host's page cache. All volumes on a layer share one copy in memory.
     #[default]
     HostCache,
-    /// From the page cache of a peer that has read the same block (Zhao et al., *DRR*), else from disk: there is no other copy in memory.
+    /// From the page cache of a peer that has read the same block (Zhao et al., *DRR*), otherwise from disk. There is
+    /// no other copy in memory.
     Peers,
-    /// From a peer's page cache, else through the host's.
+    /// From a peer's page cache, otherwise through the host's.
     Both,
 }
 
 impl ReadFrom {
-    /// All of them, in the order in which they share more.
+    /// All modes, in ascending order of sharing.
     pub const ALL: [Self; 4] = [Self::Disk, Self::HostCache, Self::Peers, Self::Both];
 
-    /// The word of the command line.
+    /// The value on the command line.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -118,7 +120,7 @@ impl ReadFrom {
         }
     }
 
-    /// The word of LVM tags, state files and block servers' files, which outlive versions of the program.
+    /// The value in LVM tags, state files and files of block servers, which outlive versions of the program.
     #[must_use]
     pub const fn tag(self) -> &'static str {
         match self {
@@ -129,13 +131,13 @@ impl ReadFrom {
         }
     }
 
-    /// The mode that an LVM tag names; `None` when it is not one.
+    /// The mode with this tag, if there is one.
     #[must_use]
     pub fn from_tag(tag: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|mode| mode.tag() == tag)
     }
 
-    /// Whether peers are asked, and can ask in turn.
+    /// Whether the volume reads from peers, and lets them read from it.
     #[must_use]
     pub fn asks_peers(self) -> bool {
         matches!(self, Self::Peers | Self::Both)
@@ -148,7 +150,7 @@ impl ReadFrom {
     }
 }
 
-/// [`ReadFrom`] in the JSON of state files and of block servers' files: by its tag, which earlier versions read as well.
+/// [`ReadFrom`] in the JSON of state files and files of block servers, as its tag, which earlier versions also read.
 pub(crate) mod read_from_tag {
     use serde::{Deserialize as _, Deserializer, Serializer, de::Error as _};
 
@@ -170,15 +172,15 @@ impl fmt::Display for ReadFrom {
     }
 }
 
-/// Where a pool's volumes live.
+/// Where a pool stores its volumes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum PoolSource {
-    /// A directory on a host file system; a volume is an image file in it.
+    /// A directory on a file system of the host; a volume is an image file in it.
     File {
         /// Absolute path.
         directory: PathBuf,
-        /// What makes block devices of the images.
+        /// What serves the images as block devices.
         #[serde(default)]
         server: Server,
     },
@@ -186,9 +188,9 @@ pub enum PoolSource {
     Lvm {
         /// Name of the volume group.
         vg: String,
-        /// Thin pool inside the group; thick volumes when there is none.
+        /// Thin pool in the group; without one, volumes are thick.
         thin_pool: Option<String>,
-        /// Bulkhead made the group on this device, and removes it with the pool.
+        /// The device on which Bulkhead created the group, which it removes with the pool.
         #[serde(default)]
         device: Option<String>,
     },
@@ -213,7 +215,7 @@ pub struct Pool {
     pub name: Name,
     /// Its identity, written into the pool itself.
     pub uuid: Uuid,
-    /// Where its volumes live.
+    /// Where its volumes are.
     pub source: PoolSource,
 }
 
@@ -228,49 +230,49 @@ pub struct Pool {
 ///                                Resizing    crash: rolled forward, unless its room has yet to be taken
 /// ```
 ///
-/// `ReplacingJournal` is entered from `Ready` and left to it as `Resizing` is.
+/// `ReplacingJournal` follows `Ready` and returns to it, as `Resizing` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "stage", rename_all = "snake_case")]
 pub enum VolumeState {
-    /// Being made; the caller has not been told that it exists. Found after a crash, it is removed.
+    /// Being created; not yet reported to the caller. After a crash it is removed.
     Creating,
     /// Usable.
     Ready,
-    /// Being resized. Found after a crash, the resize is completed; while it has [`Volume::unfilled_from_bytes`], which takes long, it is
-    /// left to who asks for it again.
+    /// Being resized. After a crash the resize is completed, unless [`Volume::unfilled_from_bytes`] is set: filling
+    /// takes long, and is left to the next request.
     Resizing {
-        /// The size it will have.
+        /// The future size.
         to_bytes: Bytes,
     },
-    /// Its journal is being replaced, and may be missing: it must not be mounted. Found after a crash, it gets the new journal if it has
-    /// none, and keeps the old one if that is still there.
+    /// Its journal is being replaced, and may be missing: it must not be mounted. After a crash it gets the new journal
+    /// if it has none, and otherwise keeps the old one.
     ReplacingJournal {
-        /// The size that the journal will have.
+        /// The journal's future size.
         to_bytes: Bytes,
     },
-    /// Being removed. Found after a crash, the removal is completed.
+    /// Being removed. After a crash the removal is completed.
     Removing,
 }
 
-/// How a volume is mounted for its tenant, where that is not as by default: `nosuid,nodev`, with its whole file system.
+/// Deviations from the default mount options, which are `nosuid,nodev` and the root of the file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct MountOptions {
-    /// Set-user-ID programs and file capabilities have effect, as a container's root needs it.
+    /// Set-user-ID programs and file capabilities take effect, as the root file system of a container needs it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub suid: bool,
     /// Device nodes can be opened.
     #[serde(default, skip_serializing_if = "is_false")]
     pub dev: bool,
-    /// The directory below the file system's root that is mounted in place of the root; it is created if need be.
+    /// The directory in the file system's root that is mounted instead of the root; it is created if it does not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(nullable = false))]
     pub subdir: Option<Name>,
 }
 
 impl MountOptions {
-    /// Whether it is mounted as by default.
+    /// Whether these are the default options.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
@@ -292,7 +294,7 @@ fn is_false(flag: &bool) -> bool {
 /// A volume as recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
-    /// The pool that it lives in.
+    /// Its pool.
     pub pool: Name,
     /// Its name, unique in the pool.
     pub name: Name,
@@ -302,7 +304,7 @@ pub struct Volume {
     pub size_bytes: Bytes,
     /// Its file system.
     pub fs: FsKind,
-    /// When its blocks are taken from the pool.
+    /// When its blocks are allocated.
     pub provision: Provision,
     /// ext4's fast_commit feature.
     #[serde(default)]
@@ -313,23 +315,24 @@ pub struct Volume {
     /// The volume that this one is a snapshot or clone of.
     #[serde(default)]
     pub origin: Option<Name>,
-    /// In a file pool: its image was copied, or is a copy, and says itself what lies below it (docs/formats/layers.md).
+    /// In a file pool: its image was copied or is a copy, and names its backing chain itself (docs/formats/layers.md).
     #[serde(default)]
     pub layered: bool,
-    /// What lies below its image is being copied into it while it is in use, so that it depends on no layer any more.
+    /// The content of its layers is being copied into its image while it is in use, until it depends on no layer.
     #[serde(default)]
     pub flatten: bool,
-    /// On a thin pool and provisioned in full: from where on its blocks have yet to be taken from the pool, after a growth that was cut
-    /// off. Its file system ends there, or before.
+    /// Fully provisioned on a thin pool, after an interrupted growth: offset from which on its blocks are not allocated
+    /// yet. Its file system ends there, or before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unfilled_from_bytes: Option<Bytes>,
-    /// Where it reads the blocks that it shares with others.
+    /// From where it reads shared blocks.
     #[serde(rename = "share", default, with = "read_from_tag")]
     pub read_from: ReadFrom,
-    /// Only volumes of the same sharing domain learn from each other's reads; without one it is the pool's.
+    /// Its sharing domain: only volumes of the same domain read from each other's page cache. `None` is the pool's
+    /// default domain.
     #[serde(default)]
     pub domain: Option<Name>,
-    /// How it is mounted for its tenant.
+    /// Its mount options.
     #[serde(default, skip_serializing_if = "MountOptions::is_default")]
     pub mount_options: MountOptions,
     /// Its stage of life.
@@ -337,27 +340,27 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// How people and requests name it.
+    /// Its name in requests and output.
     #[must_use]
     pub fn reference(&self) -> VolumeRef {
         VolumeRef { pool: self.pool.clone(), name: self.name.clone() }
     }
 
-    /// The sharing domain that it is in.
+    /// Its sharing domain, qualified by the pool.
     #[must_use]
     pub fn sharing_domain(&self) -> String {
-        // No pool or domain has a slash in its name.
+        // Names of pools and domains have no slashes.
         let domain = self.domain.as_ref().map_or("", Name::as_str);
         format!("{}/{domain}", self.pool)
     }
 
-    /// The same volume in another stage.
+    /// A copy of the record in another stage.
     #[must_use]
     pub fn with_state(&self, state: VolumeState) -> Self {
         Self { state, ..self.clone() }
     }
 
-    /// The file system's label: the volume's name as far as both ext4 (16 bytes) and XFS (12 bytes) can hold it.
+    /// The file system's label: the volume's name, cut to 12 bytes (XFS allows 12, ext4 16).
     #[must_use]
     pub fn label(&self) -> &str {
         let name = self.name.as_str();
@@ -375,13 +378,13 @@ pub struct VolumeRef {
     pub name: Name,
 }
 
-/// A text that is not `pool/volume`.
+/// An invalid volume reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeRefError {
     /// There is no slash.
     #[error("{0:?} does not name a volume: write POOL/VOLUME")]
     NoPool(String),
-    /// One of the two parts is not a name.
+    /// One of the two parts is not a valid name.
     #[error(transparent)]
     Name(#[from] NameError),
 }
@@ -425,12 +428,12 @@ impl fmt::Display for VolumeRef {
     }
 }
 
-/// A hard limit on a device, as `io.max` knows it; absent means no limit.
+/// Hard limits on a device, as in `io.max`; absent means unlimited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct IoLimit {
-    /// The physical device, for example `/dev/vda`.
+    /// Path of the physical device, for example `/dev/vda`.
     pub device: String,
     /// Bytes read per second.
     pub read_bytes_per_second: Option<u64>,
@@ -447,55 +450,55 @@ pub struct IoLimit {
 pub struct Tenant {
     /// Its name, unique on the host.
     pub name: Name,
-    /// Its weight when there is contention.
+    /// Its weight under contention.
     pub share: Share,
     /// Hard limits.
     #[serde(default)]
     pub limits: Vec<IoLimit>,
-    /// Volumes that stay mounted for it, also after a reboot.
+    /// Attached volumes, which stay mounted for it, also after a reboot.
     #[serde(default)]
     pub volumes: Vec<VolumeRef>,
-    /// Being removed. Found after a crash, the removal is completed.
+    /// Being removed. After a crash the removal is completed.
     #[serde(default)]
     pub removing: bool,
 }
 
-/// A volume that is mounted because a process holds it (`bulkhead run`); it lasts as long as that process.
+/// A volume that is mounted for a process (`bulkhead run`), as long as that process lives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// Identity of the lease.
     pub id: Uuid,
-    /// For whom it is mounted.
+    /// The tenant that it is mounted for.
     pub tenant: Name,
     /// The volume.
     pub volume: VolumeRef,
-    /// The holder's process id.
+    /// The process id.
     pub pid: u32,
-    /// The holder's start time in clock ticks after boot (field 22 of `/proc/PID/stat`): tells a reused pid apart.
+    /// The process's start time in clock ticks after boot (field 22 of `/proc/PID/stat`), which detects a reused pid.
     pub start_time_ticks: u64,
 }
 
-/// How far a file system may be changed to repair it.
+/// How far a repair may change a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Repair {
     /// Not at all.
     #[default]
     No,
-    /// As far as is safe: the journal is replayed, small things are mended.
+    /// Safe repairs only: the journal is replayed, minor errors are fixed.
     Safe,
-    /// As far as is necessary, which can lose files that are damaged.
+    /// All repairs, which may lose damaged files.
     Full,
 }
 
-/// A volume that has a device without being mounted, because an operator asked for it; it lasts until a reboot at most.
+/// A volume that an operator has mapped: it has a device without being mounted. Lasts until a reboot at most.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
     /// The volume.
     pub volume: VolumeRef,
 }
 
-/// Which controller makes weights work on a device.
+/// The controller that applies weights on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
@@ -504,7 +507,7 @@ pub enum Policy {
     Iocost,
     /// The BFQ scheduler.
     Bfq,
-    /// None: weights do nothing.
+    /// None: weights have no effect.
     None,
 }
 
@@ -518,7 +521,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A measured iocost model with the latency targets and vrate range that go with it.
+/// A measured iocost model, with its latency targets and vrate range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Calibration {
@@ -528,22 +531,22 @@ pub struct Calibration {
     pub qos: String,
     /// How it was measured: command lines and raw figures.
     pub measured: Vec<String>,
-    /// What it does to a small fsync; absent where that was not measured, or by a version that did not record it.
+    /// Its effect on a small fsync; absent if that was not measured, or not recorded by an earlier version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isolation: Option<Isolation>,
 }
 
-/// What the chosen model does to a small append + fsync every 100 ms.
+/// Effect of the chosen model on a small append + fsync every 100 ms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Isolation {
     /// Mean latency of an fsync alone, microseconds.
     pub alone_us: u64,
-    /// The same beside greedy buffered writers in another tenant, microseconds.
+    /// Mean latency of an fsync beside greedy buffered writers of another tenant, microseconds.
     pub beside_us: u64,
 }
 
-/// What a device's queue was set to before Bulkhead changed it.
+/// A device's queue settings from before Bulkhead's changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueSettings {
     /// The scheduler.
@@ -559,29 +562,29 @@ pub struct QueueSettings {
 pub struct DeviceRecord {
     /// Kernel name of the device.
     pub name: DevName,
-    /// Serial number or other lasting identity, so that a renamed device is noticed; empty when it has none.
+    /// Serial number or other lasting identity, which reveals a renamed device; empty if it has none.
     pub identity: String,
     /// The controller that the operator chose.
     pub policy: Option<Policy>,
-    /// What was in force before.
+    /// The settings before that.
     pub before: Option<QueueSettings>,
     /// Its calibration.
     pub calibration: Option<Calibration>,
 }
 
-/// How shares are held.
+/// How shares are enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// By the method of Bulkhead.
+    /// Bulkhead's method.
     #[default]
     Correcting,
-    /// By the method that Tobimatsu et al. published, for comparison.
+    /// The method published by Tobimatsu et al., for comparison.
     Published,
 }
 
-/// What a share is a part of.
+/// The resource that shares divide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
@@ -589,82 +592,83 @@ pub enum Unit {
     /// The bytes that the device reads and writes.
     #[default]
     Bytes,
-    /// The time that it spends: a random write of 4 KiB costs a disk more than 4 KiB of a stream.
+    /// Device time: a random write of 4 KiB costs a disk more than 4 KiB of a stream.
     Time,
 }
 
-/// Shares of containers on a device that are held, journal I/O included, as recorded. There is one for a device at most.
+/// A hold as recorded: enforced shares of containers on a device, journal I/O included. A device has at most one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Hold {
     /// Kernel name of the physical device.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub device: DevName,
-    /// What shares are parts of.
+    /// The resource that shares divide.
     pub unit: Unit,
-    /// How they are held.
+    /// How shares are enforced.
     pub mode: Mode,
-    /// The cgroup file that has the weights: that of the controller in force.
+    /// The cgroup file with the weights of the active controller.
     pub weight_file: String,
-    /// Sum of the weights.
+    /// Sum of the tenants' weights.
     pub total_weight: u32,
-    /// Who shares, at least two.
+    /// The tenants, at least two.
     pub tenants: Vec<HeldTenant>,
-    /// Tunables of the device's scheduler that were changed so that weights work, with what they were.
+    /// Changed tunables of the device's scheduler, with their values from before the hold.
     #[serde(default)]
     pub tunables: BTreeMap<String, String>,
-    /// After how long without being asked for again it ends, seconds; `None` when it lasts until it is removed.
+    /// Lease, seconds: the hold ends if it is not renewed for that long; `None` if it lasts until it is removed.
     pub lease_seconds: Option<u32>,
 }
 
-/// A container whose share is held.
+/// A container whose share is enforced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct HeldTenant {
-    /// What it was called when it was asked for.
+    /// Its name as requested.
     pub name: String,
-    /// Its share, parts of a million.
+    /// Its share, parts per million.
     pub share_ppm: u32,
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
-    /// The cgroup that its weight is set on: its own.
+    /// Its cgroup, on which its weight is set.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub cgroup: CgroupPath,
-    /// How many operations it was allowed on the device before.
+    /// Its limit on operations from before the hold.
     #[serde(default)]
     pub iops_before: RateLimit,
-    /// How many bytes it was allowed before. Earlier versions did not record it: of a hold that they made, bytes are left alone.
+    /// Its limit on bytes from before the hold. Earlier versions did not record it: their holds leave limits on bytes
+    /// alone.
     #[serde(default)]
     pub bytes_before: Option<RateLimit>,
-    /// How long 99 % of its fsyncs are to take at most, microseconds.
+    /// Promised 99th percentile of its fsync latency, microseconds.
     #[serde(default)]
     pub fsync_p99_us: Option<u64>,
-    /// The journal of a file system that is its alone.
+    /// The journal of a file system that only it uses.
     #[serde(default)]
     pub journal: Option<HeldJournal>,
 }
 
 impl HeldTenant {
-    /// What it was allowed on the device before.
+    /// Its limits from before the hold.
     #[must_use]
     pub fn before(&self) -> IoMax {
         IoMax { ops: self.iops_before, bytes: self.bytes_before }
     }
 }
 
-/// A journal thread that runs in a cgroup beside its container while a share is held.
+/// A journal thread that is charged to its container during a hold.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct HeldJournal {
     /// Kernel name of the file system's device.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub device: DevName,
-    /// The cgroup beside the container's; before that it was in the root.
+    /// The thread's cgroup, next to the container's. Without a hold the thread is in the root cgroup.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub cgroup: CgroupPath,
 }
 
-/// Operations or bytes per second that a cgroup is allowed on a device; absent means as many as it likes.
+/// Limits on a cgroup's operations or bytes per second on a device; absent means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RateLimit {
@@ -675,7 +679,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// With so many of each at most.
+    /// The same limits, each reduced to at most `most`.
     #[must_use]
     pub fn capped(self, most: u64) -> Self {
         Self {
@@ -684,7 +688,7 @@ impl RateLimit {
         }
     }
 
-    /// The larger of both; `None` when one is without limit.
+    /// The larger of both limits; `None` if one is absent.
     #[must_use]
     pub fn largest(self) -> Option<u64> {
         Some(self.read?.max(self.write?))
@@ -697,13 +701,13 @@ pub struct IoMax {
     /// Operations (`riops`, `wiops`).
     #[serde(flatten)]
     pub ops: RateLimit,
-    /// Bytes (`rbps`, `wbps`); `None` where they are left as they are.
+    /// Bytes (`rbps`, `wbps`); `None` leaves them unchanged.
     #[serde(default)]
     pub bytes: Option<RateLimit>,
 }
 
 impl IoMax {
-    /// What of it `other` says something of, too.
+    /// These limits, restricted to the keys that `other` has.
     #[must_use]
     pub fn as_far_as(self, other: Self) -> Self {
         Self { bytes: other.bytes.and(self.bytes), ..self }
@@ -722,7 +726,7 @@ impl fmt::Display for IoMax {
 
 #[cfg(test)]
 impl Volume {
-    /// `p/v`, an ext4 of 64 MiB that was written in advance, for tests of what follows from a volume.
+    /// `p/v`, a fully provisioned ext4 of 64 MiB, for tests.
     pub(crate) fn sample() -> Self {
         Self {
             mount_options: MountOptions::default(),
@@ -750,7 +754,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calibrations_from_before_isolation_was_recorded_are_read_and_written_as_they_were() {
+    fn calibrations_without_isolation_are_read_and_written_unchanged() {
         let old = r#"{"model":"ctrl=user","qos":"enable=1","measured":["one"]}"#;
         let read: Calibration = serde_json::from_str(old).unwrap();
         assert_eq!((read.isolation, serde_json::to_string(&read).unwrap().as_str()), (None, old));
@@ -759,7 +763,7 @@ mod tests {
     }
 
     #[test]
-    fn volume_references_are_read_and_refused() {
+    fn volume_references_are_validated() {
         assert_eq!("fast/db".parse::<VolumeRef>().map(|r| r.to_string()), Ok("fast/db".to_owned()));
         for bad in ["db", "", "a/b/c", "/db", "a/..", "a/"] {
             assert!(bad.parse::<VolumeRef>().is_err(), "{bad}");

@@ -1,7 +1,8 @@
 //! Validated names of pools, volumes and tenants.
 //!
-//! A name becomes a file name, a cgroup name, an LVM logical volume name and an LVM tag, so the strictest of these decides:
-//! letters, digits, `_`, `.`, `-`, not starting with `.` or `-`, at most 63 bytes, not a suffix or word that LVM reserves.
+//! A name becomes a file name, a cgroup name, an LVM logical volume name and an LVM tag, so it satisfies the strictest
+//! rules of these: letters, digits, `_`, `.`, `-`, not starting with `.` or `-`, at most 63 bytes, no word that LVM
+//! reserves.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,10 +18,10 @@ const LVM_RESERVED: [&str; 15] = [
     "_rmeta", "_tdata", "_tmeta", "_vorigin",
 ];
 
-/// Why a text cannot be a name.
+/// Why a text is not a valid name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Nothing there.
+    /// It is empty.
     #[error("a name cannot be empty")]
     Empty,
     /// Longer than [`MAX_NAME_BYTES`].
@@ -42,7 +43,7 @@ pub enum NameError {
     Reserved(String),
 }
 
-/// A checked name; see the module's rules.
+/// A validated name; the module has the rules.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(try_from = "String", into = "String")]

@@ -1,10 +1,10 @@
-//! Who wrote which journal bytes, and who waited for whom: the arithmetic from what the kernel counts to charges and blame.
+//! Attribution of journal bytes and of waits in fsync: from the kernel's counts to charges and blame.
 //!
-//! Owns: the records as values ([`record`]), the charges of a commit ([`charge`]) and of a log's checkpoints ([`log`]), the causes
-//! of a wait ([`blame`]), what runtimes call a container ([`runtime`]), latency histograms ([`histogram`]), the longest
-//! waits ([`waits`]), the shares that cgroups are meant to have ([`shares`]), the [`Observer`], which keeps the sums, their
-//! names ([`naming`]) and what containers did ([`activity`]), and what calls cost in journal bytes ([`cost`]).
-//! Does not: know BPF, read a clock or look a cgroup up. Every function here can replay a recorded trace.
+//! Owns: the tracer's records ([`record`]), the charges of a commit ([`charge`]) and of a log's checkpoints ([`log`]),
+//! the causes of a wait ([`blame`]), container names of runtimes ([`runtime`]), latency histograms ([`histogram`]), the
+//! longest waits ([`waits`]), the target shares of cgroups ([`shares`]), the [`Observer`] with its sums, their names
+//! ([`naming`]), the activity of containers ([`activity`]), and the cost of calls in journal bytes ([`cost`]). Does
+//! not: know BPF, read a clock or look up a cgroup. Every function here can replay a recorded trace.
 
 pub mod activity;
 pub mod blame;

@@ -1,8 +1,8 @@
-//! Reasons: situations in which an operation is refused or fails, and which have a remedy.
+//! Reasons: situations in which an operation is refused or fails, and that have a remedy.
 //!
-//! Owns: the closed list of situations, with what is needed to word the remedy of each, and the remedy in words that are true of
-//! every front end. Does not: name a command or an option. A front end that has commands, fields or buttons of its own for a
-//! remedy matches on the reason and says so in its own way: the command line in its `advice.rs`.
+//! Owns: the closed list of situations, each with the values that its remedy mentions, and a remedy that is worded for
+//! every front end. Does not: name a command or an option. A front end with commands, fields or buttons of its own
+//! matches on the reason and words the remedy itself: the command line in its `advice.rs`.
 
 use std::path::PathBuf;
 
@@ -14,38 +14,38 @@ use crate::name::Name;
 
 mod remedy;
 
-/// Why an operation is refused or fails, where there is a remedy. A client may match on it, and has to expect reasons that it does
-/// not know.
+/// Why an operation is refused or fails, if there is a remedy. A client may match on it, and has to expect unknown
+/// reasons.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Reason {
     // Daemon and jobs.
-    /// No daemon answers on the socket that a client was given.
+    /// No daemon answers on the client's socket.
     DaemonUnreachable,
-    /// Another daemon answers on the socket that this one was to listen on.
+    /// Another daemon listens on this daemon's socket.
     DaemonRunning {
-        /// That socket.
+        /// The socket.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
         socket: PathBuf,
     },
-    /// What is not a socket is where the daemon was to listen.
+    /// The path of the daemon's socket is a file that is not a socket.
     SocketTaken {
-        /// That path.
+        /// The path.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
         socket: PathBuf,
     },
-    /// A state file is cut, altered, or not under its own name.
+    /// A state file is truncated, altered, or has another name than its content.
     RecordDamaged {
         /// Its path.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
         path: PathBuf,
     },
-    /// Periodic checks do not end.
+    /// Periodic checks do not finish.
     ChecksHeldUp,
-    /// An operation waited for others, or for data to be written, as long as it was given.
+    /// An operation reached its time limit while it waited for others, or for data to be written.
     WaitEnded {
-        /// How long that was, seconds.
+        /// The limit, seconds.
         seconds: u64,
     },
     /// No job has that number, or it ended long ago.
@@ -59,32 +59,32 @@ pub enum Reason {
         /// The name.
         pool: Name,
     },
-    /// The directory of a pool is not there, or is another one: its file system is not mounted, or elsewhere.
+    /// The directory of a pool is missing, or is another one: its file system is not mounted, or mounted elsewhere.
     PoolNotThere {
         /// The pool.
         pool: Name,
     },
-    /// The volume group of a pool is not there, or is another one.
+    /// The volume group of a pool is missing, or is another one.
     PoolGroupNotThere {
         /// The pool.
         pool: Name,
         /// The name of its volume group.
         vg: String,
     },
-    /// A directory holds a pool that is recorded at another place, or was asked for by another name.
+    /// A directory contains a pool that is recorded with another directory, or was requested by another name.
     PoolMoved {
-        /// The pool that the directory holds.
+        /// The pool in the directory.
         pool: Name,
         /// The directory.
         #[cfg_attr(feature = "schema", schema(value_type = String))]
         directory: PathBuf,
     },
-    /// A pool that is to be removed has volumes.
+    /// A pool cannot be removed, because it has volumes.
     PoolHasVolumes {
         /// The pool.
         pool: Name,
     },
-    /// A pool that is to be removed has a snapshot that was received in part.
+    /// A pool cannot be removed, because it has a partially received snapshot.
     PoolHasPart {
         /// The snapshot.
         volume: VolumeRef,
@@ -94,14 +94,14 @@ pub enum Reason {
         /// The name.
         vg: String,
     },
-    /// The volume group that a pool on a device would get is there already.
+    /// The volume group that a pool on a device would get exists already.
     VolumeGroupTaken {
         /// Its name.
         vg: String,
     },
-    /// A device carries data, and nobody confirmed that it may be erased.
+    /// A device carries data, and its erasure is not confirmed.
     EraseUnconfirmed {
-        /// The device's path, exactly as it has to be confirmed.
+        /// The device's path, as the confirmation has to name it.
         device: String,
     },
     // Volumes.
@@ -115,40 +115,40 @@ pub enum Reason {
         /// The volume.
         volume: VolumeRef,
     },
-    /// A tenant has a volume that has to be nobody's.
+    /// The operation requires that no tenant has the volume, but one does.
     VolumeAttached {
         /// The volume.
         volume: VolumeRef,
         /// Its tenant.
         tenant: Name,
     },
-    /// A volume that is to be removed is a tenant's.
+    /// A volume cannot be removed, because it is attached to a tenant.
     RemovalOfAttached {
         /// The volume.
         volume: VolumeRef,
         /// Its tenant.
         tenant: Name,
     },
-    /// A volume is mapped: an operator works on its device.
+    /// A volume is mapped: an operator is working on its device.
     VolumeMapped {
         /// The volume.
         volume: VolumeRef,
     },
-    /// fast_commit was asked for, for another file system than ext4.
+    /// fast_commit was requested for a file system other than ext4.
     FastCommitNeedsExt4,
-    /// A pool of thick logical volumes was to provision a volume on demand.
+    /// Provisioning on demand was requested in a pool of thick logical volumes.
     OnDemandNeedsThin {
         /// The pool.
         pool: Name,
     },
-    /// A new size is smaller than the present one, and nobody confirmed that.
+    /// The new size is smaller than the current one, and shrinking is not confirmed.
     WouldShrink {
         /// The volume.
         volume: VolumeRef,
     },
-    /// A snapshot has been received in part.
+    /// A snapshot has been received only in part.
     ReceiveUnfinished {
-        /// The volume that it is to be.
+        /// The future volume.
         volume: VolumeRef,
     },
     /// A volume has grown, and its journal has not.
@@ -156,104 +156,105 @@ pub enum Reason {
         /// The volume.
         volume: VolumeRef,
     },
-    /// A volume lies on so many layers that its snapshots come near to the most that there can be.
+    /// The backing chain of a volume approaches the maximum number of layers.
     LayersMany {
         /// The volume.
         volume: VolumeRef,
     },
-    /// A volume would have to be mounted for a tenant.
+    /// The operation requires that the volume is mounted for a tenant.
     VolumeNotAttached {
         /// The volume.
         volume: VolumeRef,
     },
-    /// Replacing a volume's journal failed, and so did putting it in order again.
+    /// Replacing a volume's journal failed, and so did recovering from that.
     JournalUnmended {
         /// The volume.
         volume: VolumeRef,
     },
     /// A volume's file system has errors.
     FileSystemErrors,
-    /// What a volume was before an earlier repair is still kept, and a further repair would keep more.
+    /// The copy from before an earlier repair still exists, and another repair would create one more.
     EarlierRepairKept {
-        /// The snapshot that keeps it.
+        /// That copy, a snapshot.
         kept: VolumeRef,
     },
     // Copies: snapshots, clones, layers, sharing.
-    /// What works with a snapshot was asked for with a volume that can change.
+    /// The operation requires a snapshot, but got a writable volume.
     SnapshotNeeded {
-        /// That volume.
+        /// The writable volume.
         volume: VolumeRef,
     },
-    /// A volume was to go back to what is no snapshot of it.
+    /// A rollback was requested to something that is not a snapshot of the volume.
     NoSnapshotOfIt {
-        /// What was named.
+        /// The requested snapshot.
         snapshot: VolumeRef,
     },
-    /// Going back to a snapshot loses what was written since, and nobody confirmed that.
+    /// A rollback loses what was written since the snapshot, and that is not confirmed.
     WouldLoseChanges {
         /// The volume.
         volume: VolumeRef,
     },
-    /// A pool's kind has no snapshots and clones.
+    /// Pools of this kind have no snapshots and clones.
     NoSnapshotsInPool,
-    /// A volume lies on as many layers as it can.
+    /// The backing chain of a volume has the maximum number of layers.
     TooManyLayers,
-    /// A volume that is being flattened was to be copied, and there is no room for what its flattening would take in addition.
+    /// A volume that is being flattened cannot be copied: there is no space for what flattening would then need in
+    /// addition.
     FlatteningNeedsRoom {
         /// The volume.
         volume: VolumeRef,
     },
-    /// Where shared blocks are read from was chosen for a volume without a block server of its own.
+    /// The source of shared blocks was chosen for a volume without a block server.
     ReadFromFixed,
-    /// A sharing domain was given with the host's page cache, which has none.
+    /// A sharing domain was requested with the host's page cache, which has none.
     DomainNeedsPeers,
     /// Reading from peers was requested on LVM, where no volume has a block index.
     PeersNeedIndex,
-    /// No process can read a volume on behalf of its peers.
+    /// No process can read volumes on behalf of their peers.
     PeersUnreadable,
-    /// A clone on LVM that shares memory needs ublk, which this kernel does not have.
+    /// A clone on LVM that shares memory needs ublk, which this kernel lacks.
     SharingNeedsUblk,
     // Transfers and imports.
-    /// Something is to be imported or received into LVM.
+    /// Importing or receiving into an LVM pool is not supported.
     NeedsDirectoryPool,
-    /// A stream does not go on where what was received of a volume ends.
+    /// A stream does not continue at the offset up to which the volume was received.
     ReceiveIncomplete {
         /// The volume.
         volume: VolumeRef,
     },
-    /// What was received was given up while a stream went on with it.
+    /// The partially received snapshot was discarded while a stream resumed it.
     ReceiveGivenUp,
-    /// Nothing of a volume has been received so far.
+    /// Nothing of the volume has been received.
     NothingReceived {
         /// The volume.
         volume: VolumeRef,
     },
-    /// The receiver cannot have the snapshot that a stream was to be based on.
+    /// The base of an incremental stream was never sent, so that the receiver cannot have it.
     NeverSent {
-        /// That snapshot.
+        /// The base.
         from: VolumeRef,
     },
-    /// The snapshot that a stream is based on is not in the pool.
+    /// The base of a stream is not in the pool.
     BaseMissing,
-    /// Another snapshot was received in part under that name.
+    /// Another snapshot was partially received under that name.
     OtherReceived,
-    /// What was received in part is not what is sent.
+    /// The partially received snapshot is not the one that is sent.
     ResumeOfOther,
-    /// What was received in part is based on another snapshot than what is sent.
+    /// The partially received snapshot has another base than the stream.
     ResumeOnOtherBase,
-    /// The staging directory is within the directory that is to be imported.
+    /// The staging directory is inside the directory to import.
     StagingInSource,
-    /// There is no room where archives are unpacked.
+    /// The staging directory has no space left.
     StagingFull,
-    /// The staging directory's file system cannot hold all that the source has.
+    /// The staging directory's file system does not support everything that the source uses.
     StagingUnsuitable,
-    /// An archive is compressed in a way that is not read.
+    /// The compression of an archive is not supported.
     ArchiveCompression,
-    /// There is no image for that platform.
+    /// The source has no image for that platform.
     NoSuchPlatform,
-    /// Which image of several is meant is not said, or there is none of that name.
+    /// The source has several images and none was chosen, or none with that name.
     ImageAmbiguous,
-    /// There are more images than are looked through.
+    /// The source has more images than are searched.
     TooManyImages,
     // Tenants.
     /// No tenant has that name.
@@ -261,66 +262,66 @@ pub enum Reason {
         /// The name.
         tenant: Name,
     },
-    /// A tenant of that name is there, and differs from the one to be created.
+    /// A tenant of that name exists, and differs from the requested one.
     TenantDiffers {
         /// The name.
         tenant: Name,
     },
-    /// Processes run in a tenant that is to be removed.
+    /// A tenant cannot be removed, because it has processes.
     TenantHasProcesses {
         /// The tenant.
         tenant: Name,
     },
-    // Devices and held shares.
+    // Devices and holds.
     /// No block device has that name.
     NoSuchDevice {
         /// The name.
         device: String,
     },
-    /// A device has the name of one that was configured, and is another.
+    /// A device has the name of a configured one, but is another device.
     DeviceReplaced {
         /// The name.
         device: String,
     },
-    /// A controller was asked for on a stacked device.
+    /// A controller was requested on a stacked device.
     ControlOnPhysical {
         /// The physical devices below it.
         physical: Vec<String>,
     },
-    /// io.cost was asked for on a device that has no calibration.
+    /// io.cost was requested on a device without a calibration.
     Uncalibrated {
         /// The device.
         device: String,
     },
-    /// No controller makes weights work on a device.
+    /// A device has no controller that honours weights.
     NoController {
         /// The device.
         device: String,
     },
-    /// io.cost isolates a hard disk at no speed, and a strict BFQ does.
+    /// io.cost isolates this hard disk at no speed; a strict BFQ does.
     StrictBfqNeeded {
         /// The device.
         device: String,
-        /// What makes BFQ strict: its tunables as they have to be, `name=value`.
+        /// The tunables of a strict BFQ, `name=value`.
         tunables: Vec<String>,
     },
     /// The kernel has no io.cost.
     IocostMissing,
-    /// The kernel has no ublk, or one that lacks what block servers need.
+    /// The kernel has no ublk, or one that lacks features that block servers need.
     UblkMissing,
-    /// Shares are to be held, and no device has a controller.
+    /// Shares cannot be enforced, because no device has a controller.
     NoDeviceToHold,
-    /// Shares are to be held, and several devices have a controller.
+    /// The device is ambiguous: several devices have a controller.
     SeveralDevicesToHold {
-        /// These.
+        /// Their names.
         devices: Vec<String>,
     },
-    /// Shares are to be held on a device, or beside a journal, which is on other physical devices.
+    /// The requested device is stacked, or the journal's file system is on other physical devices.
     HoldOnPhysical {
         /// The physical devices.
         physical: Vec<String>,
     },
-    /// Shares that are to be held make no sense together.
+    /// The requested shares are invalid.
     SharesInvalid,
     /// No container, unit, tenant or cgroup has that name.
     NoSuchContainer {
@@ -329,7 +330,7 @@ pub enum Reason {
     },
 }
 
-/// What a reason is read as: one of a newer version than this is none, so that its fault can be read all the same.
+/// Reads a reason. One of a newer version is ignored, so that its error can still be read.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Lenient {
@@ -337,7 +338,7 @@ enum Lenient {
     Unknown(IgnoredAny),
 }
 
-/// Reads a reason, if it is one of those that are known here.
+/// Reads a reason, if this version knows it.
 ///
 /// # Errors
 /// Those of the deserializer.

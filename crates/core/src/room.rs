@@ -1,21 +1,21 @@
-//! Room in a pool: what a new reservation gets beside those that operations have already.
+//! Space in a pool: whether a new reservation fits beside those of running operations.
 //!
-//! An operation reserves room before it takes any, and what it has taken counts as used in the pool from then on. So a reservation stands
-//! only for what has yet to be taken, or the rest of the pool would be too small by all that was taken already.
+//! An operation reserves space before it allocates any, and allocated space counts as used in the pool from then on. So
+//! a reservation only stands for space that is not allocated yet; otherwise allocated space would be counted twice.
 
 use crate::units::Bytes;
 
-/// Room that an operation is going to take for one volume.
+/// Space that an operation is going to allocate for one volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    /// How much it takes in all.
+    /// Total space that the operation allocates.
     pub needed: Bytes,
-    /// How much the volume had taken of the pool before; `None` when what it takes meanwhile says nothing of the reservation.
+    /// Space that the volume had allocated before; `None` if its allocation says nothing about the reservation.
     pub before: Option<Bytes>,
 }
 
 impl Reservation {
-    /// What has yet to be taken, when the volume has `allocated` of the pool now.
+    /// The part that is not allocated yet, if the volume has `allocated` now.
     #[must_use]
     pub fn outstanding(&self, allocated: Bytes) -> Bytes {
         let taken = self.before.map_or(0, |before| allocated.0.saturating_sub(before.0));
@@ -23,21 +23,21 @@ impl Reservation {
     }
 }
 
-/// What a look at a pool says about a request for room.
+/// The result of checking a request for space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is room.
+    /// There is enough space.
     Fits,
-    /// There is none.
+    /// There is not enough space.
     Full,
-    /// Others took room during the look, so that it cannot be said.
+    /// Undecided: other operations allocated space during the check, which has to be repeated.
     Moved,
 }
 
-/// Whether `needed` fits into a pool that had `free` at some time between two looks at what others are going to take.
+/// Whether `needed` fits into a pool that had `free` at some time between two readings of the outstanding reservations.
 ///
-/// What is taken between the looks is in `before` and not in `after`, and `free` may or may not have it. The larger sum is on the safe
-/// side: with it, nothing is given out twice. The smaller one refuses only what does not fit.
+/// Space that is allocated between the readings is in `before` but not in `after`, and may or may not be in `free`.
+/// With the larger sum, no space is given out twice; with the smaller one, only requests that do not fit are refused.
 #[must_use]
 pub fn judge(needed: Bytes, free: Bytes, before: Bytes, after: Bytes) -> Verdict {
     let left = |outstanding: Bytes| Bytes(free.0.saturating_sub(outstanding.0));
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reservation_is_for_what_has_yet_to_be_taken() {
+    fn a_reservation_covers_space_that_is_not_allocated_yet() {
         let growth = Reservation { needed: Bytes(100), before: Some(Bytes(50)) };
         let outstanding = |allocated| growth.outstanding(Bytes(allocated)).0;
         assert_eq!([0, 50, 90, 150, 160].map(outstanding), [100, 100, 60, 0, 0]);
@@ -66,10 +66,10 @@ mod tests {
     }
 
     proptest! {
-        /// Another operation takes what it reserved while somebody looks: what is accepted has room beside all that it takes in the
-        /// end, and what is refused has none.
+        /// Another operation allocates its reservation during the check: an accepted request fits beside all that it
+        /// allocates in the end, and a refused one does not.
         #[test]
-        fn nothing_is_given_out_twice_and_nothing_is_refused_that_fits(
+        fn no_space_is_given_out_twice_and_no_fitting_request_is_refused(
             free in 0u64..1000, needed in 0u64..1000, reserved in 0u64..500, steps in [0u64..500, 0..500, 0..500],
         ) {
             let reserved = reserved.min(free);

@@ -1,46 +1,46 @@
-//! Whose turn it is when a periodic check looks at so many things each time, however many there are.
+//! Round robin over a changing list, for periodic checks that look at a fixed number of items each time.
 
-/// Goes round and round through a list that may change between two turns. It remembers where it was by name, not by number: what comes
-/// and goes moves nobody else's turn by more than one place.
+/// A round-robin cursor on a sorted list that may change between two turns. It remembers its position by key, not by
+/// index: items that come and go do not change the order of the others.
 #[derive(Debug)]
 pub struct Rota<K> {
     at_a_time: usize,
-    /// The last one that had its turn.
+    /// The key of the last item of the last turn.
     last: Option<K>,
 }
 
-/// Those of a list whose turn it is, by their places in it.
+/// The items of one turn, by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     start: usize,
     count: usize,
-    /// Of how many.
+    /// Length of the list.
     of: usize,
 }
 
 impl Turn {
-    /// Whether it is the turn of the one at this place.
+    /// Whether the item with this index is in the turn.
     #[must_use]
     pub const fn contains(&self, place: usize) -> bool {
         place < self.of && (place + self.of - self.start) % self.of < self.count
     }
 
-    /// Their places, in the order of their turns.
+    /// The indices, in the order of the turn.
     pub fn places(self) -> impl Iterator<Item = usize> {
         (self.start..self.start + self.count).map(move |place| place % self.of)
     }
 }
 
 impl<K: Ord + Clone> Rota<K> {
-    /// A round that looks at so many (at least one) in each turn.
+    /// A cursor with `at_a_time` items (at least one) per turn.
     #[must_use]
     pub const fn new(at_a_time: usize) -> Self {
         Self { at_a_time, last: None }
     }
 
-    /// Those whose turn it is, of a list without duplicates that is sorted by its keys: the next ones after the last turn, and the first
-    /// ones again after the last of all. Each that stays in a list of `n` is in one of any `n / at_a_time` turns, rounded up. What this
-    /// costs does not grow with the list but for a binary search.
+    /// The next turn on a list that is sorted by its keys, without duplicates: the items after the last turn, and again
+    /// from the start after the end. An item that stays in a list of `n` is in one of any `n / at_a_time` turns,
+    /// rounded up. The cost is a binary search.
     pub fn next<T>(&mut self, sorted: &[T], key: impl Fn(&T) -> &K) -> Turn {
         let of = sorted.len();
         let after = self.last.as_ref().map_or(0, |last| sorted.partition_point(|one| key(one) <= last));
@@ -67,14 +67,14 @@ mod tests {
     }
 
     #[test]
-    fn those_who_were_last_come_last() {
+    fn items_of_the_last_turn_come_last() {
         let mut rota = Rota::new(3);
         assert_eq!(turns(&mut rota, &[]), [0; 0]);
         assert_eq!(turns(&mut rota, &[1, 2, 3, 4, 5]), [1, 2, 3]);
         assert_eq!(turns(&mut rota, &[1, 2, 3, 4, 5]), [1, 4, 5]);
-        // Who was last is gone, and others came before and after it.
+        // The last item is gone, and there are new ones before and after it.
         assert_eq!(turns(&mut rota, &[0, 2, 3, 4, 5]), [2, 3, 4]);
-        // All of a few have their turn each time.
+        // A short list is in each turn as a whole.
         assert_eq!(turns(&mut rota, &[1, 9]), [1, 9]);
         assert_eq!(turns(&mut rota, &[1, 9]), [1, 9]);
         assert_eq!(turns(&mut Rota::new(0), &[1, 9]), [1]);
@@ -82,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_has_its_turn_in_time(count in 1u32..60, at_a_time in 1usize..20, started in 0usize..30) {
+        fn each_item_has_its_turn_in_time(count in 1u32..60, at_a_time in 1usize..20, started in 0usize..30) {
             let all: Vec<u32> = (0..count).collect();
             let mut rota = Rota::new(at_a_time);
             for _ in 0..started {
@@ -93,14 +93,14 @@ mod tests {
             prop_assert_eq!(seen.len(), all.len());
         }
 
-        /// Whatever comes and goes, between two turns of one nobody else has two.
+        /// However the list changes, no item has two turns between two of another.
         #[test]
-        fn nobody_is_passed_over(
+        fn no_item_is_skipped(
             sets in proptest::collection::vec(proptest::collection::btree_set(0u32..40, 1..40), 1..40),
             at_a_time in 1usize..8,
         ) {
             let mut rota = Rota::new(at_a_time);
-            // How often others had their turn since this one, which is always there, had its own.
+            // Number of turns of other items since the last turn of item 20, which is always in the list.
             let mut since: BTreeMap<u32, usize> = BTreeMap::new();
             for mut set in sets {
                 set.insert(20);

@@ -1,7 +1,8 @@
-//! What a block server is to serve, in one type: an action carries it, the server's program gets it as its argument, and the server
-//! records it beside its device (`formats::servers`), where the daemon finds it for a successor.
+//! The specification of a block server: actions contain it, the server's process gets it as its argument, and the
+//! server records it beside its device (`formats::servers`), where the daemon finds it for a successor.
 //!
-//! Does not: say how many requests a new device takes, or whether a device is to be taken over. Both belong to one start of a server.
+//! Does not: contain the queue depth of a new device, or whether a device is taken over. Both belong to one start of a
+//! server.
 
 use std::path::PathBuf;
 
@@ -11,44 +12,44 @@ use uuid::Uuid;
 use crate::cgroup::CgroupPath;
 use crate::model::{ReadFrom, Volume, read_from_tag};
 
-/// The hidden command of the program `bulkhead` that starts a block server. Its argument is a [`ServeSpec`] as JSON, so `ps` shows the
-/// volume and the image first.
+/// The hidden command of `bulkhead` that starts a block server. Its argument is a [`ServeSpec`] as JSON, so that `ps`
+/// shows volume and image first.
 pub const COMMAND: &str = "blockd";
 
-/// What a block server is to serve, and how. As JSON it is in files that outlive the daemon (docs/formats/state.md): a field that is
-/// added needs a default, and fields that are not known are ignored.
+/// What a block server serves, and how. Its JSON is in files that outlive the daemon (docs/formats/state.md): a new
+/// field needs a default, and unknown fields are ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServeSpec {
-    /// The volume, whose identity the device has.
+    /// The volume, whose mark the device gets.
     pub volume: Uuid,
-    /// Its image: a file, or with `below` a block device.
+    /// Its image: a file, or a block device if `below` is set.
     pub image: PathBuf,
-    /// Discarded ranges give their space back. Only for an image that was provisioned on demand: elsewhere the next write would
-    /// change metadata of the host's file system again.
+    /// Whether discarded ranges are freed. Only for an image that was provisioned on demand: elsewhere the next write
+    /// would change metadata of the host's file system again.
     pub discards: bool,
-    /// The image lies on layers, or is a copy of one that does: without its attribute (`formats::layer`) it must not be served.
+    /// The image depends on layers, or was copied: without its attribute (`formats::layer`) it must not be served.
     #[serde(default)]
     pub layered: bool,
-    /// The image is the device of a thin volume, and this is the device of another one, which does not change: what both have in
-    /// common is read from there (`sys::thin`).
+    /// For the device of a thin volume: the device of an immutable snapshot, from which shared blocks are read
+    /// (`sys::thin`).
     #[serde(default)]
     pub below: Option<PathBuf>,
-    /// What lies below the image is to be copied into it.
+    /// Whether the content of the image's layers is copied into it.
     #[serde(default)]
     pub flatten: bool,
-    /// Where it reads blocks of layers.
+    /// From where it reads blocks of layers.
     #[serde(rename = "share", default, with = "read_from_tag")]
     pub read_from: ReadFrom,
-    /// The sharing domain that it is in.
+    /// Its sharing domain.
     #[serde(default)]
     pub domain: String,
-    /// The cgroup to serve in, from the root of the hierarchy; `None` stays where it is started.
+    /// The cgroup to serve in; `None` stays where it is started.
     #[serde(default)]
     pub cgroup: Option<CgroupPath>,
 }
 
 impl ServeSpec {
-    /// An image of a volume that lies on nothing, shares as the volume does, and is served wherever the server is started.
+    /// An image without layers, with the volume's mode of sharing, served where the server is started.
     #[must_use]
     pub fn new(volume: &Volume, image: PathBuf) -> Self {
         Self {
@@ -85,7 +86,8 @@ mod tests {
         }
     }
 
-    /// The JSON of an answer to a request names each field beside the action's name, as it did before the fields had a type.
+    /// The JSON of an answer has each field beside the action's name, as it had before the fields had a type of their
+    /// own.
     #[test]
     fn the_json_of_an_action_has_the_fields_at_its_top() {
         let action = Action::Server(ServerAction::AttachImage { server: Server::Loop, spec: spec() });

@@ -1,4 +1,4 @@
-//! The names of the cgroups of tenants, which are those of systemd's slices.
+//! The names of tenants' cgroups, which are those of systemd slices.
 //!
 //! ```text
 //! bulkhead.slice/bulkhead-db.slice        io.weight, io.bfq.weight, io.max; cpu.weight left at 100
@@ -7,10 +7,10 @@
 //!     bulkhead-db-server.slice            block servers of the tenant's volumes; cpu.weight 10000
 //!     docker-<id>.scope, ...              containers that were started with --cgroup-parent bulkhead-db.slice
 //! ```
-//! The names are those of systemd's slice units (systemd.tenant(5): a dash leads one level down, so that a dash in a tenant's name
-//! is escaped). Where systemd is process 1 they are units, otherwise plain cgroups of the same names.
+//! The names are those of systemd's slice units (systemd.tenant(5): a dash separates levels, so a dash in a tenant's
+//! name is escaped). Where systemd is process 1 they are units, otherwise plain cgroups of the same names.
 //!
-//! Owns: the names, and what a name says. Does not: plan what is done to a cgroup ([`crate::tenant`]).
+//! Owns: making and parsing the names. Does not: plan actions on cgroups ([`crate::tenant`]).
 
 use crate::cgroup::CgroupPath;
 use crate::name::Name;
@@ -24,7 +24,8 @@ pub fn root() -> CgroupPath {
     path(ROOT.to_owned())
 }
 
-/// The slice of work that no tenant pays for. No tenant's slice has its name: a tenant's name does not begin with a dot.
+/// The slice of workers that no tenant pays for. No tenant's slice has this name: names of tenants do not start with a
+/// dot.
 #[must_use]
 pub fn work() -> CgroupPath {
     path(format!("{ROOT}/{PREFIX}.work{SUFFIX}"))
@@ -34,16 +35,16 @@ fn path(text: String) -> CgroupPath {
     CgroupPath::try_from(text).expect("names of tenants have neither slashes nor line breaks, and at most 63 bytes")
 }
 
-/// What the names of all slices of tenants begin with.
+/// Prefix of the names of all tenants' slices.
 const PREFIX: &str = "bulkhead-";
 
-/// What they end with.
+/// Suffix of the names of slices.
 const SUFFIX: &str = ".slice";
 
 /// A dash in a part of a unit's name (systemd-escape(1)).
 const ESCAPED_DASH: &str = "\\x2d";
 
-/// The unit of the tenant's slice, which runtimes take as the parent of a container.
+/// The unit of the tenant's slice, which container runtimes accept as a parent.
 #[must_use]
 pub fn unit(tenant: &Name) -> String {
     format!("{PREFIX}{}{SUFFIX}", escaped(tenant))
@@ -55,11 +56,11 @@ pub fn tenant(tenant: &Name) -> CgroupPath {
     path(format!("{ROOT}/{}", unit(tenant)))
 }
 
-/// The name of the tenant that has this cgroup, the one right below [`ROOT`].
+/// The name of the tenant with this cgroup, a child of [`ROOT`].
 #[must_use]
 pub fn tenant_of(part: &str) -> Option<String> {
     let name = part.strip_suffix(SUFFIX)?;
-    // Without the prefix it was made by 0.1.
+    // Version 0.1 made it without the prefix.
     Some(name.strip_prefix(PREFIX).unwrap_or(name).replace(ESCAPED_DASH, "-"))
 }
 
@@ -77,8 +78,8 @@ pub fn payload(tenant: &Name) -> CgroupPath {
     part(tenant, "payload")
 }
 
-/// What the cgroup of one run is called, by the process that waits for it: what its command leaves behind can be told and ended. Where
-/// systemd is process 1 it is a scope unit, and named like one.
+/// The name of a run's cgroup, by the process that waits for it, so that processes which its command leaves behind can
+/// be identified and ended. Where systemd is process 1 it is a scope unit, and named like one.
 #[must_use]
 pub fn run(pid: u32, by_systemd: bool) -> String {
     if by_systemd { format!("bulkhead-run-{pid}.scope") } else { format!("run-{pid}") }
@@ -89,7 +90,7 @@ pub(crate) fn below(cgroup: &CgroupPath, name: &str) -> CgroupPath {
     cgroup.join(name).expect("runs have short names without slashes")
 }
 
-/// The run that a cgroup is called by, in either way.
+/// The process id in the name of a run's cgroup, in either form.
 #[must_use]
 pub fn run_of(cgroup: &str) -> Option<u32> {
     let scope = || cgroup.strip_prefix("bulkhead-run-")?.strip_suffix(".scope");
@@ -108,7 +109,8 @@ pub fn server(tenant: &Name) -> CgroupPath {
     part(tenant, "server")
 }
 
-/// The slice that version 0.1 made for a tenant, and where its processes run. `None` where that is another tenant's slice today.
+/// The slice that version 0.1 made for a tenant, and the cgroup of its processes. `None` if that is another tenant's
+/// slice today.
 #[must_use]
 pub fn version_0_1(tenant: &Name) -> Option<(CgroupPath, CgroupPath)> {
     let slice = format!("{ROOT}/{tenant}{SUFFIX}");
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_told_by_its_cgroup() {
+    fn a_run_is_identified_by_its_cgroup() {
         for by_systemd in [false, true] {
             assert_eq!(run_of(&run(7, by_systemd)), Some(7));
         }
@@ -131,11 +133,11 @@ mod tests {
     }
 
     #[test]
-    fn a_slices_name_tells_its_tenant() {
+    fn a_slice_name_identifies_its_tenant() {
         for name in ["db", "my-db", "a.b", "db-payload", "x2d"] {
             let tenant: Name = name.parse().expect("a valid name");
             assert_eq!(tenant_of(&unit(&tenant)).as_deref(), Some(name));
-            // systemd makes the parent of a slice of its name: each dash is a level.
+            // systemd derives the parent of a slice from its name: each dash is a level.
             assert_eq!(unit(&tenant).matches('-').count(), 1);
             assert_eq!(payload(&tenant).parent(), Some(super::tenant(&tenant)));
         }

@@ -1,6 +1,6 @@
-//! What a stream of a snapshot contains, as the sender announces it: the header of the stream, and of the API's resume token.
+//! The header of a snapshot's stream, which is also the content of the API's resume token.
 //!
-//! Does not: know the stream's bytes, which are in the crate `formats`.
+//! Does not: define the bytes of a stream; the crate `formats` does.
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -8,23 +8,24 @@ use uuid::Uuid;
 use crate::model::FsKind;
 use crate::units::Bytes;
 
-/// What a stream is of.
+/// The header of a stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StreamHeader {
-    /// What is sent, wherever it is: the UUID of its newest layer, or of a snapshot on a thin pool. What it holds never changes.
+    /// The content of the snapshot: the UUID of its newest layer, or of a snapshot on a thin pool. It is the same on
+    /// all hosts, and never changes.
     pub content: Uuid,
-    /// What the receiver must have already, for only what differs from that is sent; `null` when all is sent.
+    /// The content that the receiver must have, for an incremental stream; `null` for a full one.
     pub base: Option<Uuid>,
     /// Size of the snapshot.
     pub size_bytes: Bytes,
-    /// Where this stream begins; not at 0 when another one was interrupted there.
+    /// Offset at which this stream starts; not 0 if it resumes an interrupted one.
     pub start_bytes: Bytes,
-    /// How much data follows, at most.
+    /// Upper limit of the data that follows.
     pub data_bytes: Bytes,
-    /// The file system in it.
+    /// Its file system.
     pub fs: FsKind,
-    /// What it was called where it was sent.
+    /// The snapshot's name on the sending host.
     pub snapshot: String,
 }

@@ -1,11 +1,10 @@
-//! The plans that make, change and remove the cgroups of a tenant ([`crate::slices`] has their names).
+//! Plans that create, change and remove the cgroups of a tenant ([`crate::slices`] has their names).
 //!
-//! Owns: which cgroups, weights and limits a tenant has. Does not: carry a plan out.
+//! Owns: which cgroups, weights and limits a tenant has. Does not: carry out a plan.
 //!
-//! Controllers io and memory are enabled along the path of a cgroup when it is made. Controller cpu is wanted and can be done
-//! without: [`serve_first`].
-//! Journal threads and servers have cgroups of their own because a kernel thread in the container's own cgroup makes freeze and rmdir
-//! fail (docs/DECISIONS.md, K1).
+//! Controllers io and memory are enabled along the path of a cgroup when it is created. Controller cpu is optional:
+//! [`prioritize_serving`]. Journal threads and servers have cgroups of their own because a kernel thread in the
+//! container's own cgroup makes freeze and rmdir fail (docs/DECISIONS.md, K1).
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -17,22 +16,22 @@ use crate::name::Name;
 use crate::slices::{self, journal, payload, server};
 use crate::units::DevNo;
 
-/// Cgroup files that hold a weight, and the form of the value that each takes.
+/// Cgroup files with a weight.
 pub const WEIGHT_FILES: [&str; 2] = ["io.weight", "io.bfq.weight"];
 
-/// The controller that [`serve_first`] needs.
+/// The controller that [`prioritize_serving`] needs.
 pub const CPU: &str = "cpu";
 
-/// `cpu.weight` of the leaves whose threads serve I/O, 1 to 10000: the largest (kernel `CGROUP_WEIGHT_MAX`). Every fsync of the
-/// tenant waits for these threads, and they run for microseconds: queued behind the payload, they cost it more time than they
-/// take. There is never a `cpu.max` for them, which would stop everybody who waits.
+/// `cpu.weight` of the cgroups whose threads serve I/O, 1 to 10000: the maximum (kernel `CGROUP_WEIGHT_MAX`). Every
+/// fsync of the tenant waits for these threads, which run for microseconds: queued behind the payload, they delay it by
+/// more time than they use. They never get a `cpu.max`, which would block all waiters.
 pub const SERVING_CPU_WEIGHT: u32 = 10_000;
 
-/// Takes over the processes that version 0.1 started for a tenant, those of `runs` among them. Containers of other programs in its slice
-/// stay there, with the weights that it has.
+/// Moves the processes that version 0.1 started for a tenant, including those of `runs`, into the current cgroups.
+/// Containers of other programs stay in the old slice, with its weights.
 #[must_use]
 pub fn take_over(tenant: &Name, payload_of_0_1: &CgroupPath, runs: &[u32]) -> Vec<Action> {
-    // Without units: systemd has no way to learn of them.
+    // Without units: systemd cannot adopt them.
     let of_run = |pid: &u32| {
         let name = slices::run(*pid, false);
         (slices::below(payload_of_0_1, &name), slices::below(&payload(tenant), &name))
@@ -44,8 +43,8 @@ pub fn take_over(tenant: &Name, payload_of_0_1: &CgroupPath, runs: &[u32]) -> Ve
 /// A tenant's limits with their devices resolved.
 pub type ResolvedLimits = Vec<(DevNo, IoLimit)>;
 
-/// Records a tenant and makes its cgroups. Applied again, it repairs whatever is missing.
-/// `weight_files` are the files of [`WEIGHT_FILES`] that the running kernel has.
+/// Records a tenant and creates its cgroups. Applied again, it repairs whatever is missing. `weight_files` are those of
+/// [`WEIGHT_FILES`] that the running kernel has.
 #[must_use]
 pub fn create(record_path: PathBuf, tenant: &Tenant, weight_files: &[&str], limits: &ResolvedLimits) -> Vec<Action> {
     let record =
@@ -53,7 +52,7 @@ pub fn create(record_path: PathBuf, tenant: &Tenant, weight_files: &[&str], limi
     [vec![record], cgroups(tenant, weight_files, limits)].concat()
 }
 
-/// Makes the cgroups of a recorded tenant and sets weights and limits.
+/// Creates the cgroups of a recorded tenant and sets weights and limits.
 #[must_use]
 pub fn cgroups(tenant: &Tenant, weight_files: &[&str], limits: &ResolvedLimits) -> Vec<Action> {
     let leaves = [payload, journal, server].map(|leaf| leaf(&tenant.name));
@@ -63,10 +62,11 @@ pub fn cgroups(tenant: &Tenant, weight_files: &[&str], limits: &ResolvedLimits) 
     [made.collect(), weights(tenant, weight_files), io_max(tenant, limits)].concat()
 }
 
-/// Has the threads that serve a tenant's I/O scheduled before its processes: enables controller cpu from the root down, and
-/// raises the weight of the leaves beside `payload`. The slice keeps the default weight: a share is one of I/O, not of CPU time.
+/// Gives the threads that serve a tenant's I/O precedence over its processes: enables controller cpu from the root
+/// down, and raises the weight of the cgroups next to `payload`. The slice keeps the default weight: a share is one of
+/// I/O, not of CPU time.
 ///
-/// For a tenant whose cgroups are there. Applied again, it repairs what somebody disabled.
+/// The tenant's cgroups must exist. Applied again, it repairs what was disabled in the meantime.
 #[must_use]
 pub fn serve_first(tenant: &Name) -> Vec<Action> {
     let above = [CgroupPath::root(), slices::root(), slices::tenant(tenant)];
@@ -112,7 +112,7 @@ pub fn io_max(tenant: &Tenant, limits: &ResolvedLimits) -> Vec<Action> {
     limits.iter().map(write).collect()
 }
 
-/// The line that `io.max` takes: all four keys, `max` where there is no limit.
+/// A line for `io.max` with all four keys; `max` means no limit.
 #[must_use]
 pub fn io_max_line(dev: DevNo, limit: &IoLimit) -> String {
     let mut line = dev.to_string();
@@ -131,7 +131,7 @@ pub fn io_max_line(dev: DevNo, limit: &IoLimit) -> String {
     line
 }
 
-/// Removes a tenant whose volumes are unmounted and whose processes are gone. `last`: no other tenant is left.
+/// Removes a tenant whose volumes are unmounted and whose processes have ended. `last`: there is no other tenant.
 #[must_use]
 pub fn remove(record_path: PathBuf, tenant: &Tenant, last: bool) -> Vec<Action> {
     let mut cgroups = [payload, journal, server, slices::tenant].map(|cgroup| cgroup(&tenant.name)).to_vec();
@@ -144,7 +144,7 @@ pub fn remove(record_path: PathBuf, tenant: &Tenant, last: bool) -> Vec<Action> 
     steps
 }
 
-/// Marks a tenant as being removed, so that a crash leaves a removal to complete.
+/// Marks a tenant as being removed, so that the removal is completed after a crash.
 #[must_use]
 pub fn mark_removing(record_path: PathBuf, tenant: &Tenant) -> Action {
     let marked = Tenant { removing: true, ..tenant.clone() };
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_serve_io_come_first_and_nobody_is_capped() {
+    fn threads_that_serve_io_have_precedence_without_a_cpu_limit() {
         let steps = serve_first(&"db".parse().expect("a valid name"));
         let text: Vec<String> = steps.iter().map(ToString::to_string).collect();
         expect![[r#"

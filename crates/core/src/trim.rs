@@ -1,6 +1,6 @@
-//! Trimming: what the file system of a mounted volume no longer uses goes back to the volume's pool (FITRIM).
+//! Trimming: returning the unused blocks of a mounted volume's file system to its pool (FITRIM).
 //!
-//! Owns: which volumes are trimmed, and in which parts. Does not: claim a volume, or say when.
+//! Owns: which volumes are trimmed, and in which steps. Does not: claim a volume, or decide when.
 
 use std::path::Path;
 
@@ -12,11 +12,11 @@ use crate::name::Name;
 use crate::slices;
 use crate::units::Bytes;
 
-/// How much of a file system's range one step trims. Whoever wants the volume waits for one step at most; and 1 GiB is a whole number
-/// of block groups, which ext4 passes over the next time if nothing was freed in them.
+/// The range of one step. Other operations on the volume wait for at most one step; and 1 GiB is a whole number of
+/// block groups, which ext4 skips the next time if nothing was freed in them.
 pub const CHUNK: Bytes = Bytes(Bytes::GIB);
 
-/// Refuses a volume for which trimming is of no use or does harm.
+/// Refuses a volume for which trimming is useless or harmful.
 ///
 /// # Errors
 /// `Unsupported`, with the reason.
@@ -29,7 +29,8 @@ pub fn check(backend: &dyn Backend, volume: &Volume) -> Result<(), Fault> {
     backend.keeps_discarded(volume).map_or(Ok(()), |reason| Err(refused(reason)))
 }
 
-/// The step that trims what of a volume's range begins at `start`, for the tenant that has it mounted at `target`; `None` at the end.
+/// The step that trims a volume's range from `start` on, for the tenant that has it mounted at `target`; `None` at the
+/// end.
 #[must_use]
 pub fn step(volume: &Volume, target: &Path, tenant: &Name, start: Bytes) -> Option<Action> {
     let rest = volume.size_bytes.0.checked_sub(start.0).filter(|rest| *rest > 0)?;
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_gives_room_back_and_was_not_written_in_advance_is_trimmed() {
+    fn only_volumes_that_return_space_and_were_not_written_in_advance_are_trimmed() {
         let (full, on_demand) = (volume(Provision::Full), volume(Provision::OnDemand));
         let layered = |volume: &Volume| Volume { layered: true, ..volume.clone() };
         let clone = Volume { origin: Some("s".parse().unwrap()), ..on_demand.clone() };
@@ -103,9 +104,9 @@ mod tests {
     }
 
     proptest! {
-        /// Where a server would refuse the discards, the volume is refused before; and where it would take them, it is not.
+        /// A volume is refused exactly if its block server would refuse the discards.
         #[test]
-        fn a_server_is_only_sent_what_it_takes(
+        fn a_block_server_gets_only_discards_that_it_accepts(
             (full, layered, cloned, shared, thin) in any::<(bool, bool, bool, bool, bool)>(),
         ) {
             let pool = if thin { lvm(Some("thin")) } else { file(Server::Auto) };
@@ -124,7 +125,7 @@ mod tests {
             prop_assert_eq!(is_trimmed, served.unwrap_or(!full));
         }
 
-        /// The steps follow each other without a gap, to the end.
+        /// The steps cover the range without gaps, up to the end.
         #[test]
         fn the_steps_cover_the_whole_range_once(size in 1u64..5 << 40) {
             let volume = Volume { size_bytes: Bytes(size), ..volume(Provision::OnDemand) };

@@ -1,6 +1,6 @@
-//! Units: bytes, device numbers, shares. Parsing and printing as people type and read them.
+//! Units: bytes, device numbers, shares, with parsing and printing for people.
 //!
-//! A number that crosses a module is one of these types; nothing here does I/O.
+//! A number that crosses a module boundary is one of these types.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 
-/// Why a text is not a size.
+/// Why a text is not a valid size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseBytesError {
-    /// There is no digit to read.
+    /// It has no digits.
     #[error("{0:?} is not a size: write a number with an optional unit, for example 10G or 512MiB")]
     NotANumber(String),
     /// The suffix is unknown.
@@ -138,7 +138,7 @@ impl fmt::Display for DevNo {
     }
 }
 
-/// A text that is not `major:minor`.
+/// An invalid device number.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a device number of the form major:minor")]
 pub struct ParseDevNoError(pub String);
@@ -162,7 +162,7 @@ impl FromStr for DevNo {
 #[cfg_attr(feature = "schema", schema(value_type = u32, minimum = 1, maximum = 10000))]
 pub struct Share(u32);
 
-/// A number that cannot be a share.
+/// An invalid share.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("share {0} is out of range: a share is a whole number from 1 to 10000 (100 is the default)")]
 pub struct ShareError(pub String);

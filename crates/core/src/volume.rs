@@ -1,4 +1,4 @@
-//! The life cycle of a volume, as plans. Each plan is safe to cut after any step: [`recover`] says what completes it.
+//! The life cycle of a volume, as plans. Each plan can be interrupted after any step: [`recover`] plans its completion.
 
 use std::path::{Path, PathBuf};
 
@@ -12,26 +12,26 @@ use crate::name::Name;
 use crate::slices;
 use crate::units::Bytes;
 
-/// Steps, and what to do when one of them fails (as opposed to the daemon being killed, which [`recover`] handles).
+/// Steps, and what to do if one of them fails. ([`recover`] handles the case that the daemon is killed.)
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The steps in order.
     pub steps: Vec<Action>,
-    /// Applied in order when a step fails; each is tried even if one before it fails.
+    /// Applied in order if a step fails; each is tried, even if an earlier one fails.
     pub on_failure: Vec<Action>,
-    /// Whether that undoes everything, after whichever step: such a plan can be cancelled.
+    /// Whether `on_failure` undoes everything after any step: such a plan can be cancelled.
     pub can_be_undone: bool,
 }
 
 impl Plan {
-    /// A plan that needs no undoing: cut anywhere, it leaves nothing that the next try would not complete.
+    /// A plan that needs no undoing: if it is interrupted, the next attempt completes it.
     #[must_use]
     pub fn steps(steps: Vec<Action>) -> Self {
         Self { steps, on_failure: Vec::new(), can_be_undone: false }
     }
 }
 
-/// Makes a volume with an empty file system. `volume` is in stage `Creating`.
+/// Creates a volume with an empty file system. `volume` is in stage `Creating`.
 #[must_use]
 pub fn create(backend: &dyn Backend, volume: &Volume) -> Plan {
     let mkfs = Action::Fs(FsAction::Mkfs {
@@ -49,7 +49,7 @@ pub fn create(backend: &dyn Backend, volume: &Volume) -> Plan {
     }
 }
 
-/// Removes a volume that is not mounted. One that turns out to be in use is what it was before.
+/// Removes a volume that is not mounted. If it turns out to be in use, it is left as it was.
 #[must_use]
 pub fn remove(backend: &dyn Backend, volume: &Volume) -> Plan {
     let marked = volume.with_state(VolumeState::Removing);
@@ -60,8 +60,8 @@ pub fn remove(backend: &dyn Backend, volume: &Volume) -> Plan {
     }
 }
 
-/// Makes `new` (stage `Creating`) a snapshot (read-only) or clone of `origin`, as it is on its device: what is mounted at
-/// `mounted_at` is written there first.
+/// Makes `new` (stage `Creating`) a snapshot (read-only) or clone of `origin`. If `origin` is mounted at `mounted_at`,
+/// its file system is synced first.
 ///
 /// # Errors
 /// `Unsupported` where the pool has no snapshots.
@@ -78,7 +78,7 @@ pub fn snapshot(
     Ok(Plan { steps, on_failure: backend.remove(new), can_be_undone: true })
 }
 
-/// Makes `new` (stage `Creating`) of what was received into a part, which is whole.
+/// Makes `new` (stage `Creating`) from a complete staging file.
 ///
 /// # Errors
 /// `Unsupported` where the pool cannot.
@@ -88,7 +88,8 @@ pub fn receive(backend: &dyn Backend, part: &Path, new: &Volume) -> Result<Plan,
     Ok(Plan { steps, on_failure: backend.remove(new), can_be_undone: true })
 }
 
-/// Makes a volume of its own of a copy. What a snapshot holds was checked when that was made, and nobody has written to it since.
+/// Makes a copy an independent volume. A snapshot's file system was checked at its creation, and has not been written
+/// to since.
 fn complete_copy(backend: &dyn Backend, new: &Volume, of_snapshot: bool) -> Vec<Action> {
     let mut steps = Vec::new();
     // XFS replays its log at its first mount, and is mounted with `nouuid`.
@@ -96,7 +97,8 @@ fn complete_copy(backend: &dyn Backend, new: &Volume, of_snapshot: bool) -> Vec<
         let device = backend.device(new);
         let mut by_device = backend.open(new, None);
         if !of_snapshot {
-            // The copy of a mounted file system has a journal to replay, which tune2fs wants done before it changes the UUID.
+            // The copy of a mounted file system has a journal to replay, which tune2fs requires before it changes the
+            // UUID.
             by_device.push(Action::Fs(FsAction::CheckFs { device: device.clone(), fs: new.fs, repair: Repair::Safe }));
         }
         by_device.push(Action::Fs(FsAction::NewFsUuid { device, fs: new.fs, uuid: new.uuid }));
@@ -107,9 +109,9 @@ fn complete_copy(backend: &dyn Backend, new: &Volume, of_snapshot: bool) -> Vec<
     steps
 }
 
-/// Makes a volume that is not mounted what a snapshot of it holds; `id` is that of no other volume or layer.
+/// Rolls a volume that is not mounted back to a snapshot of it; `id` is the UUID of no other volume or layer.
 ///
-/// Until the last steps the volume is what it was; what was made beside it is removed after a crash.
+/// The volume is unchanged until the last steps. After a crash the replacement is removed.
 ///
 /// # Errors
 /// `Unsupported` where the pool cannot.
@@ -133,12 +135,12 @@ pub fn rollback(backend: &dyn Backend, volume: &Volume, snapshot: &Volume, id: U
     Ok(Plan { steps, on_failure: undo, can_be_undone: false })
 }
 
-/// Makes a volume larger or smaller; of the size that it has, completes a growth whose file system did not follow its device.
-/// `mounted_at` is where it is mounted, `scratch` an empty place to mount an XFS that
-/// is not (xfs_growfs works on mounted file systems only).
+/// Grows or shrinks a volume. With its current size, completes a growth of the device that the file system did not
+/// follow. `mounted_at` is its mount point; `scratch` is an empty one for an XFS that is not mounted, since xfs_growfs
+/// works on mounted file systems only.
 ///
-/// Of one that was provisioned in full, the new part is taken from the pool before the file system has it. Until that is done, the record
-/// says from where on: what is written there is nobody's.
+/// The new part of a fully provisioned volume is allocated before the file system grows into it. Until then the record
+/// has its offset: nothing beyond it is in use.
 ///
 /// # Errors
 /// `Unsupported` for shrinking XFS, `InUse` for shrinking a mounted volume.
@@ -212,8 +214,8 @@ pub fn resize(
         steps.extend(backend.shrink(volume, to));
         on_failure.extend(backend.close(volume));
     }
-    // A device larger than its file system is harmless, so a failed resize goes back to the old record: also one that was
-    // interrupted and fails when it is completed, or nothing could be done with the volume any more.
+    // A device larger than its file system is harmless, so a failed resize restores the old record. So does an
+    // interrupted one whose completion fails: otherwise the volume would be unusable.
     on_failure.push(backend.record(&marked, &marked.with_state(VolumeState::Ready)));
     let done = Volume {
         size_bytes: to,
@@ -224,10 +226,10 @@ pub fn resize(
     Ok(Plan { steps, on_failure, can_be_undone: false })
 }
 
-/// Gives the ext4 of a volume that is not mounted a journal of another size.
+/// Replaces the journal of an ext4 that is not mounted by one of another size.
 ///
-/// From when it may have none it is recorded so, and is not mounted before it has one again: what a volume is after a failure, [`recover`]
-/// finds out.
+/// The record marks the time in which the journal may be missing, and the volume is not mounted meanwhile. After a
+/// failure, [`recover`] finds out which journal it has.
 ///
 /// # Errors
 /// `InUse` for a volume that is mounted at `mounted_at`.
@@ -259,7 +261,7 @@ fn open_checked(backend: &dyn Backend, volume: &Volume) -> Vec<Action> {
     backend.open(volume, None).into_iter().chain([check]).collect()
 }
 
-/// Makes a journal where there is none, and records that there is one.
+/// Creates a journal if there is none, and records that there is one.
 fn make_journal(backend: &dyn Backend, marked: &Volume, size_bytes: Bytes) -> Vec<Action> {
     let mut steps = vec![Action::Fs(FsAction::MakeJournal { device: backend.device(marked), size_bytes })];
     steps.extend(backend.close(marked));
@@ -274,12 +276,13 @@ pub fn check(backend: &dyn Backend, volume: &Volume, repair: Repair) -> Plan {
     Plan {
         steps: [backend.open(volume, None), vec![check], backend.close(volume)].concat(),
         on_failure: backend.close(volume),
-        // Cut off half-way, a repair leaves more damage than it found.
+        // An interrupted repair may leave more damage than before.
         can_be_undone: repair == Repair::No,
     }
 }
 
-/// Keeps what a damaged volume holds as `copy` (stage `Creating`, read-only), as it is: not checked, and with the UUID that it has.
+/// Keeps the content of a damaged volume as `copy` (stage `Creating`, read-only), unchanged: not checked, and with the
+/// same UUID.
 ///
 /// # Errors
 /// `Unsupported` where the pool has no snapshots.
@@ -292,13 +295,13 @@ pub fn safety_copy(backend: &dyn Backend, volume: &Volume, copy: &Volume) -> Res
 /// Gives a volume a device without mounting it.
 #[must_use]
 pub fn map(backend: &dyn Backend, volume: &Volume, record: Action) -> Plan {
-    // Recorded first: a device that nobody holds is closed at the next start.
+    // Recorded first: a device without a record is closed at the next start.
     let mut steps = vec![record];
     steps.extend(backend.open(volume, None));
     Plan { steps, on_failure: backend.close(volume), can_be_undone: false }
 }
 
-/// Mounts a volume for a tenant, which pays for what serves its device and for its journal thread.
+/// Mounts a volume for a tenant. Its block server and journal thread are charged to the tenant.
 #[must_use]
 pub fn mount(backend: &dyn Backend, volume: &Volume, target: &Path, tenant: &Name) -> Plan {
     let mut steps = open_for(backend, volume, tenant);
@@ -308,7 +311,7 @@ pub fn mount(backend: &dyn Backend, volume: &Volume, target: &Path, tenant: &Nam
     Plan { steps, on_failure: unmount(backend, volume, target), can_be_undone: true }
 }
 
-/// Keeps a mounted volume as [`mount`] left it: its device served, its tenant paying for it.
+/// Restores the state in which [`mount`] left a mounted volume: its device served, its I/O charged to the tenant.
 #[must_use]
 pub fn keep(backend: &dyn Backend, volume: &Volume, target: &Path, tenant: &Name) -> Vec<Action> {
     let mut steps = open_for(backend, volume, tenant);
@@ -321,7 +324,7 @@ fn open_for(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Vec<Action
     backend.open(volume, Some(&slices::server(tenant)))
 }
 
-/// A volume that is only read has no journal thread.
+/// A read-only volume has no journal thread.
 fn place_journal(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Option<Action> {
     (!volume.read_only).then(|| {
         Action::Cgroup(CgroupAction::PlaceJournal {
@@ -344,7 +347,7 @@ fn lend(backend: &dyn Backend, volume: &Volume, target: &Path) -> Option<Action>
     })
 }
 
-/// Unmounts a volume and lets go of its device.
+/// Unmounts a volume and releases its device.
 #[must_use]
 pub fn unmount(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Action> {
     let mut steps: Vec<Action> = volume
@@ -359,7 +362,7 @@ pub fn unmount(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Act
     steps
 }
 
-/// What completes or undoes the operation that was under way when the daemon was killed; `None` when none was.
+/// Completes or undoes the operation that was interrupted when the daemon was killed; `None` if there was none.
 ///
 /// # Errors
 /// As [`resize`].
@@ -372,12 +375,13 @@ pub fn recover(
     Ok(match volume.state {
         VolumeState::Ready => None,
         VolumeState::Creating | VolumeState::Removing => Some(Plan::steps(backend.remove(volume))),
-        // What takes as long as the new part is large is not for the start of the daemon: who asked for it asks again.
+        // Filling takes time in proportion to the growth, too long for the daemon's start: the caller has to request it
+        // again.
         VolumeState::Resizing { .. } if volume.unfilled_from_bytes.is_some() => {
             Some(Plan::steps(vec![backend.record(volume, &volume.with_state(VolumeState::Ready))]))
         }
         VolumeState::Resizing { to_bytes } => {
-            // An interrupted offline growth of XFS may have left it mounted at the scratch place.
+            // An interrupted offline growth of XFS may have left it mounted at the scratch mount point.
             let mut plan = resize(backend, volume, to_bytes, mounted_at, scratch)?;
             if mounted_at.is_none() {
                 plan.steps.splice(0..0, unmount(backend, volume, scratch));
@@ -394,7 +398,7 @@ pub fn recover(
 /// Checks the size of a new or resized volume, and rounds it up to the pool's allocation unit.
 ///
 /// # Errors
-/// `InvalidArgument` for a size that is too small for the file system, or too large to be rounded.
+/// `InvalidArgument` for a size that is too small for the file system, or overflows when rounded.
 pub fn checked_size(volume: &Volume, size: Bytes, extent: Bytes) -> Result<Bytes, Fault> {
     let object = format!("volume {}", volume.reference());
     let minimum = volume.fs.min_size();
@@ -419,13 +423,13 @@ fn mount_steps(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Act
     ]
 }
 
-/// Where a volume is mounted on the host, below the runtime directory.
+/// A volume's mount point on the host, below the runtime directory.
 #[must_use]
 pub fn mount_point(run_dir: &Path, volume: &Volume) -> PathBuf {
     run_dir.join("mnt").join(volume.pool.as_str()).join(volume.name.as_str())
 }
 
-/// Where an XFS is mounted for a moment to be grown.
+/// The temporary mount point for growing an XFS.
 #[must_use]
 pub fn scratch_mount_point(run_dir: &Path, uuid: Uuid) -> PathBuf {
     run_dir.join("scratch").join(uuid.to_string())

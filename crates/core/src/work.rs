@@ -1,5 +1,5 @@
-//! Work that takes long, or reads what nobody vouches for, and is done by a process of its own: a worker. The daemon starts it as a
-//! job, in the cgroup that pays for it; here is what the two say to each other.
+//! Workers: processes of their own for work that takes long or reads untrusted data. The daemon starts a worker as a
+//! job, in the cgroup that pays for it; this is the protocol between the two.
 //!
 //! ```text
 //! daemon                                  worker (`bulkhead work SPEC`)
@@ -11,7 +11,7 @@
 //! ```
 //! Each message is one packet. A worker whose daemon ends is killed by the kernel.
 //!
-//! Owns: the words. Does not: know how a worker is started, or what a job is.
+//! Owns: the messages. Does not: start a worker, or know jobs.
 
 use std::path::PathBuf;
 
@@ -29,29 +29,29 @@ use crate::slices;
 use crate::stream::StreamHeader;
 use crate::units::Bytes;
 
-/// The hidden command of the program `bulkhead` that does work for the daemon. Its argument is a [`WorkSpec`] as JSON.
+/// The hidden command of `bulkhead` that runs a worker. Its argument is a [`WorkSpec`] as JSON.
 pub const COMMAND: &str = "work";
 
-/// The largest message, in bytes, and the most of a stream that comes in one packet.
+/// Size limit of a message, and of the part of a stream in one packet, bytes.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
 
-/// The weight of [`slices::work`] in `io.weight` and `io.bfq.weight`, 1 to 1000: a tenth of what a tenant has by default. What nobody
-/// pays for comes after what somebody pays for.
+/// The weight of [`slices::work`] in `io.weight` and `io.bfq.weight`, 1 to 1000: a tenth of a tenant's default, so that
+/// work for no tenant yields to that of tenants.
 const WEIGHT: u32 = 10;
 
-/// The smallest base that is made when nobody gives its size.
+/// The smallest size of a base if none is requested.
 pub const MIN_BASE_BYTES: Bytes = Bytes::mib(256);
 
-/// What a worker is to do, and who pays.
+/// A worker's task, and the cgroup that pays for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkSpec {
-    /// The cgroup to work in, from the root of the hierarchy. When it is gone, the daemon's pays.
+    /// The cgroup to join. If it is gone, the worker stays in the daemon's.
     pub cgroup: CgroupPath,
-    /// The work.
+    /// The task.
     pub task: Task,
 }
 
-/// A worker's work.
+/// The task of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Task {
@@ -59,173 +59,173 @@ pub enum Task {
     Send(SendTask),
     /// Read a snapshot from the stream.
     Receive(ReceiveTask),
-    /// Make a base of the archive in the stream.
+    /// Build a base from the archive in the stream.
     Import(ImportTask),
     /// Measure a device; without a stream.
     Measure(MeasureTask),
 }
 
-/// What is to be read to send a snapshot (docs/formats/stream.md).
+/// Sending a snapshot (docs/formats/stream.md).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendTask {
     /// The snapshot.
     pub volume: VolumeRef,
-    /// The header of its stream; how much data follows is not known yet.
+    /// The header of its stream; the amount of data is not known yet.
     pub header: StreamHeader,
-    /// The layers that hold it, the newest first.
+    /// Its layers, newest first.
     pub layers: Vec<PathBuf>,
-    /// The layers of either snapshot that hold what differs between them; all when all is sent.
+    /// The layers of both snapshots that contain their difference; all layers if the snapshot is sent in full.
     pub changed: Vec<PathBuf>,
-    /// On a thin pool, what holds it instead of layers.
+    /// On a thin pool, its devices; they take the place of layers.
     pub device: Option<SendDevice>,
 }
 
-/// The devices of snapshots on a thin pool, of which nobody can change what they hold.
+/// The devices of snapshots on a thin pool, which are immutable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendDevice {
-    /// That of what is sent.
+    /// The device of the snapshot that is sent.
     pub path: PathBuf,
-    /// That of the snapshot from which only what differs is sent.
+    /// The device of the base, for an incremental stream.
     pub base: Option<PathBuf>,
 }
 
-/// Where a snapshot is to be received.
+/// Receiving a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiveTask {
-    /// The volume that it becomes.
+    /// The future volume.
     pub volume: VolumeRef,
-    /// The header that its stream has to have.
+    /// The expected header of the stream.
     pub header: StreamHeader,
-    /// The file into which it is received.
+    /// The staging file.
     pub part: PathBuf,
 }
 
-/// What a base is to be made of, and how.
+/// Importing an archive as a base.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportTask {
-    /// The volume that it becomes.
+    /// The future volume.
     pub volume: VolumeRef,
     /// Name of the archive, for messages.
     pub source: String,
-    /// The size of the base; by what is in it when there is none.
+    /// The size of the base; `None` derives it from the content.
     pub size_bytes: Option<Bytes>,
-    /// Which image of several, by its platform: `OS/ARCHITECTURE[/VARIANT]`; what this host runs when there is none.
+    /// The platform of the image: `OS/ARCHITECTURE[/VARIANT]`; `None` is this host's.
     pub platform: Option<String>,
-    /// Which image of several, by its name, its tag or its digest.
+    /// The image, by name, tag or digest, if there are several.
     pub reference: Option<String>,
-    /// Refuses a source of which not all extended attributes can be kept.
+    /// Refuse a source if some of its extended attributes cannot be kept.
     pub strict: bool,
-    /// Where archives are unpacked on the way.
+    /// The staging directory, where archives are unpacked.
     pub staging: PathBuf,
 }
 
-/// What is to be measured, by a worker that asks the daemon for volumes and tenants.
+/// Measuring a device. The worker asks the daemon for volumes and tenants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasureTask {
     /// The kernel name of the device.
     pub device: String,
-    /// The pool whose room is used.
+    /// The pool whose space is used.
     pub pool: Option<Name>,
-    /// The calibration to be verified; one is to be found when it is `None`.
+    /// The calibration to verify; `None` calibrates the device.
     pub verify: Option<Calibration>,
-    /// Where the daemon listens.
+    /// The daemon's socket.
     pub socket: PathBuf,
 }
 
-/// What a worker says.
+/// A message from a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
-    /// All that it needs is open: nobody can take it away any more.
+    /// All its files are open, so that removing them no longer affects it.
     Ready,
-    /// How far it is.
+    /// Its progress.
     Progress(JobProgress),
     /// A step begins.
     Step(JobSteps, String),
-    /// What was measured.
+    /// A measured figure.
     Figure(String),
-    /// What is to be imported is unpacked. It waits for [`Order::Make`].
+    /// The source of an import is unpacked. It waits for [`Order::Make`].
     Staged(Staged),
-    /// All is done.
+    /// The task is done.
     Done(Outcome),
-    /// It could not be done.
+    /// The task failed.
     Failed(Fault),
 }
 
-/// How far a job is that moves data.
+/// The progress of a job that moves data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct JobProgress {
-    /// What it has moved.
+    /// Bytes moved so far.
     pub done_bytes: Bytes,
-    /// What it has to move at most, where that is known.
+    /// Upper limit of the bytes to move, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_bytes: Option<Bytes>,
 }
 
-/// The steps of a job that has some.
+/// The progress of a job that has steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct JobSteps {
-    /// Those that are done.
+    /// Completed steps.
     pub done: u64,
-    /// All of them, as far as that is known.
+    /// All steps, as far as known.
     pub of: u64,
 }
 
-/// What is to be imported.
+/// An unpacked source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staged {
-    /// The size that the base is to have.
+    /// The future size of the base.
     pub size_bytes: Bytes,
-    /// What its files hold.
+    /// The content of its files, bytes.
     pub data_bytes: Bytes,
 }
 
-/// What came of a worker's work.
+/// The result of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The snapshot was written to the stream.
     Sent {
-        /// What was read of it.
+        /// Bytes read from the snapshot.
         read_bytes: Bytes,
     },
-    /// The part is whole.
+    /// The staging file is complete.
     Received,
-    /// A base was made in the part.
+    /// A base was built in the staging file.
     Imported {
-        /// What it is called.
+        /// The UUID of its content.
         content: Uuid,
-        /// How many files, directories and so on are in it.
+        /// Number of its files, directories and other entries.
         entries: u64,
-        /// Extended attributes that it does not have.
+        /// Extended attributes of the source that it does not have.
         left_out: Vec<LeftOut>,
     },
-    /// What was found of the device.
+    /// The new calibration of the device.
     Calibrated(Calibration),
-    /// What the calibration does.
+    /// The effect of the calibration.
     Verified(Vec<Verified>),
 }
 
-/// What a worker is told.
+/// A message to a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// The stream: its descriptor comes with this packet. What was read of it already, while it was still HTTP, comes in packets
-    /// after this one, and before everything that is read from the descriptor.
+    /// The stream: its descriptor comes with this packet. Data that was read from it already, with the HTTP request,
+    /// follows in packets, and precedes everything that is read from the descriptor.
     Stream {
-        /// How many bytes come in packets.
+        /// Number of bytes that follow in packets.
         ahead_bytes: Bytes,
     },
-    /// A part was made for what is unpacked.
+    /// A staging file was created for the unpacked source.
     Make {
-        /// The file.
+        /// The staging file.
         part: PathBuf,
     },
 }
 
-/// Makes the cgroup of workers for which no tenant pays. `weight_files` are those that the kernel has.
+/// Creates the cgroup of workers that no tenant pays for. `weight_files` are those that the kernel has.
 #[must_use]
 pub fn make_cgroup(weight_files: &[&str]) -> Vec<Action> {
     let create = Action::Cgroup(CgroupAction::CreateCgroup { cgroup: slices::work() });
@@ -239,7 +239,7 @@ pub fn make_cgroup(weight_files: &[&str]) -> Vec<Action> {
     std::iter::once(create).chain(weight_files.iter().map(weigh)).collect()
 }
 
-/// Removes that cgroup. `last`: there is no tenant either.
+/// Removes that cgroup. `last`: there is no tenant.
 #[must_use]
 pub fn remove_cgroup(last: bool) -> Vec<Action> {
     let cgroups = std::iter::once(slices::work()).chain(last.then(slices::root));
@@ -253,11 +253,11 @@ mod tests {
     use expect_test::expect;
 
     #[test]
-    fn work_that_no_tenant_pays_for_has_a_cgroup_that_none_can_have() {
+    fn workers_without_a_paying_tenant_have_a_cgroup_that_no_tenant_can_have() {
         let work = slices::work();
         assert_eq!(work.parent(), Some(slices::root()));
         let name = work.name();
-        // Whatever tenant it would be, that is no name.
+        // It would be the slice of a tenant with an invalid name.
         let tenant = slices::tenant_of(name).expect("it has the form of a slice");
         assert!(tenant.parse::<crate::name::Name>().is_err(), "{tenant}");
         let other = "work".parse().expect("a valid name");

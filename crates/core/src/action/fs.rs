@@ -21,16 +21,17 @@ pub enum FsAction {
     CheckFs { device: DeviceRef, fs: FsKind, repair: Repair },
     /// Sets a new UUID on a cloned file system.
     NewFsUuid { device: DeviceRef, fs: FsKind, uuid: Uuid },
-    /// Sets the UUID of the ext4 in an image on layers without a server, by writing its superblock; where that is not enough,
-    /// carries out `otherwise`.
+    /// Sets the UUID of the ext4 in an image on layers without a block server, by writing its superblock; if that is
+    /// not enough, carries out `otherwise`.
     StampFsUuid { image: PathBuf, uuid: Uuid, otherwise: Vec<Action> },
     /// Grows the file system to the device's size, mounted at `mounted_at` or not mounted.
     GrowFs { device: DeviceRef, fs: FsKind, mounted_at: Option<PathBuf> },
     /// Shrinks an unmounted ext4.
     ShrinkFs { device: DeviceRef, size_bytes: Bytes },
-    /// Removes the journal of an unmounted ext4 that was checked, unless it has that size; refuses where a journal of that size does not fit.
+    /// Removes the journal of an unmounted, checked ext4, unless it has that size; refuses if a journal of that size
+    /// does not fit.
     RemoveJournal { device: DeviceRef, wanted_bytes: Bytes },
-    /// Makes a journal in an unmounted ext4 without one; a smaller one where that size does not fit.
+    /// Makes a journal in an unmounted ext4 without one; a smaller one if that size does not fit.
     MakeJournal { device: DeviceRef, size_bytes: Bytes },
 }
 

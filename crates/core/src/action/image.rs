@@ -22,8 +22,8 @@ pub enum ImageAction {
     ShrinkImage { path: PathBuf, size_bytes: Bytes },
     /// Removes an image file.
     RemoveImage { path: PathBuf },
-    /// Makes a layer from an image's content, if it has any of its own: the image is then empty, on top of that layer. Its server, if
-    /// it has one, is replaced.
+    /// Makes a layer from an image's own content, if it has any, which leaves the image empty on top of that layer. Its
+    /// block server, if any, is replaced.
     CreateLayer { image: PathBuf, volume: Uuid, layer: Uuid },
     /// Makes an empty image on the layer below another one.
     CopyImage { path: PathBuf, of: PathBuf },

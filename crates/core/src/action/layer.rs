@@ -24,9 +24,11 @@ pub enum LayerAction {
     SweepLayers { directory: PathBuf },
     /// Renames all layers of a run but the newest to unused names. Both lists have the newest first.
     SetLayersAside { directory: PathBuf, layers: Vec<Uuid>, names: Vec<Uuid> },
-    /// Copies the content of a run's layers that were set aside, newest first, into one of them. The copying process joins the cgroup.
+    /// Copies the content of a run's layers that were set aside (newest first) into one of them. The copying process
+    /// joins the cgroup.
     MergeLayers { directory: PathBuf, layers: Vec<Uuid>, into: Uuid, cgroup: Option<CgroupPath> },
-    /// Replaces a run with the layer that it was merged into: that takes the place of the newest, on top of the layer below the oldest.
+    /// Replaces a run with the layer that it was merged into, which takes the name of the newest and the parent of the
+    /// oldest.
     ReplaceLayers { directory: PathBuf, layers: Vec<Uuid>, into: Uuid, below: Option<Uuid> },
 }
 

@@ -11,9 +11,10 @@ use crate::units::Bytes;
 #[serde(tag = "action", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
 pub enum LvmAction {
-    /// Makes a volume group with its tags on a device; `erase` says that the operator confirmed the loss of the data on it.
+    /// Makes a volume group with its tags on a device; `erase` is set if the operator confirmed the loss of the data on
+    /// it.
     CreateVg { vg: String, device: String, tags: Vec<String>, erase: bool },
-    /// Makes a thin pool of all but a reserve of the volume group.
+    /// Makes a thin pool from the volume group's space, except for a reserve.
     CreateThinPool { vg: String, lv: String },
     /// Adds and removes tags of a volume group in one metadata change.
     TagVg { vg: String, add: Vec<String>, remove: Vec<String> },
@@ -37,7 +38,7 @@ pub enum LvmAction {
     GrowLv { vg: String, lv: String, size_bytes: Bytes },
     /// Shrinks a logical volume to this size, if it is larger.
     ShrinkLv { vg: String, lv: String, size_bytes: Bytes },
-    /// Removes a logical volume, if one of that name has that tag.
+    /// Removes the logical volume of that name, if it has that tag.
     RemoveLv { vg: String, lv: String, owner_tag: String },
 }
 

@@ -15,9 +15,10 @@ use crate::units::Bytes;
 #[serde(tag = "action", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
 pub enum ServerAction {
-    /// Makes a block device of an image with direct I/O, and moves its server, if it has one, into a cgroup, if one is given. The image
-    /// can be a thin volume's device; blocks that it shares with the volume `below` are read from there. An image with a device
-    /// keeps it; its server is replaced when flattening begins or ends, or when it shares in another way.
+    /// Attaches an image as a block device with direct I/O, and moves its block server, if any, into the given cgroup.
+    /// The image can be a thin volume's device; blocks that it shares with the snapshot `below` are read from that. An
+    /// image that is attached keeps its device; its server is replaced when flattening begins or ends, or when the
+    /// source of shared blocks changes.
     AttachImage {
         server: Server,
         #[serde(flatten)]
@@ -27,7 +28,7 @@ pub enum ServerAction {
     RefreshImage { image: PathBuf, volume: Uuid, size_bytes: Bytes },
     /// Removes an image's device, if there is one.
     DetachImage { image: PathBuf, volume: Uuid },
-    /// Replaces the server of an image, if it has layers open that were replaced or removed.
+    /// Replaces the block server of an image, if it has layers open that were replaced or removed.
     RenewServer { image: PathBuf, volume: Uuid },
 }
 

@@ -1,4 +1,4 @@
-//! The actions that a hold is made of.
+//! Actions of a hold: weights, caps, scheduler tunables and journal threads.
 
 use super::Cap;
 use super::own_caps::limit;
@@ -8,7 +8,8 @@ use crate::cgroup::CgroupPath;
 use crate::devname::DevName;
 use crate::model::{HeldJournal, HeldTenant, Hold};
 
-/// Sets a tenant's weight; where its journal thread runs beside it, `journal` of 1 of it is the thread's.
+/// Sets a tenant's weight. If its journal thread has a cgroup of its own, that gets the fraction `journal` of the
+/// weight.
 #[must_use]
 pub fn set_weight(hold: &Hold, tenant: &HeldTenant, weight: u32, journal: f64) -> Vec<Action> {
     let set = |cgroup: &CgroupPath, weight: u32| {
@@ -24,7 +25,7 @@ pub fn set_weight(hold: &Hold, tenant: &HeldTenant, weight: u32, journal: f64) -
     vec![set(&beside.cgroup, of_journal), set(&tenant.cgroup, own)]
 }
 
-/// Caps a tenant, or leaves it with the limits from before the hold.
+/// Caps a tenant, or restores the limits from before the hold.
 #[must_use]
 pub fn set_cap(hold: &Hold, tenant: &HeldTenant, cap: Option<Cap>) -> Action {
     let (cgroup, device) = (tenant.cgroup.clone(), hold.device.clone());
@@ -41,7 +42,7 @@ pub fn set_tunable(device: &DevName, tunable: &str, value: &str) -> Action {
     })
 }
 
-/// Moves a journal thread beside its container.
+/// Moves a journal thread to the cgroup next to its container's.
 #[must_use]
 pub fn move_journal(journal: &HeldJournal) -> Action {
     Action::Cgroup(CgroupAction::MoveJournal { device: journal.device.clone(), cgroup: journal.cgroup.clone() })

@@ -1,21 +1,22 @@
-//! Caps (`io.max`) for those whom no weight holds back.
+//! Caps (`io.max`) for tenants that weights do not restrict.
 //!
-//! io.cost lets journal writes through whatever they owe (kernel `bio_issue_as_root_blkg`), and one that goes to the disk with few
-//! requests at a time is never held up by its weight: beside such a neighbour shares are what the neighbour leaves. A cap holds it:
-//! blk-throttle charges it for journal writes, too, and delays what comes after them.
+//! io.cost issues journal writes at once, whatever the cgroup's debt (kernel `bio_issue_as_root_blkg`), and a tenant
+//! with few requests in flight is never delayed by its weight: the others get what such a neighbour leaves. A cap
+//! restricts it: blk-throttle also charges it for journal writes, and delays the requests after them.
 //!
-//! A cap keeps its tenant from a disk that nobody else uses, so that each of them is only there for a reason and goes with it:
+//! A cap also keeps its tenant from using an idle disk, so each cap exists only for a reason, and is lifted with it:
 //!
-//! * for shares, while weights do nothing and somebody who wants its share does not have it. Where those in want leave the device
-//!   idle, caps rise again.
-//! * for a latency, while a tenant's fsyncs take longer than it was promised: [`Promises`].
+//! * for shares, while weights have no effect and a contender gets less than its share. If the contenders leave the
+//!   device idle, caps rise again.
+//! * for a latency, while a tenant's fsyncs take longer than promised: [`Promises`].
 //!
-//! Where tenants share a journal there are no caps: whoever commits waits for the writes of those that are held back.
+//! Tenants that share a journal are not capped: a commit would wait for the writes of the capped ones.
 //!
-//! A cap is on operations, or on bytes where operations are neither small nor as large as the device takes them: writeback makes ones of 85
-//! to 174 kB, as it comes, so that the same number is a fifth of the device in one second and half of it in the next. It is not on both: the
-//! kernel splits what is larger than the device takes, charges all its bytes with the first part, and queues the rest behind all others
-//! (`bio_split`, `BIO_BPS_THROTTLED`). With limits on both, a stream of such had eight times its bytes counted for some time, and then none.
+//! A cap limits operations, or bytes if operations are neither small nor close to the device's maximum: writeback
+//! issues operations of 85 to 174 kB, so that the same number of them is a fifth of the device in one second and half
+//! of it in the next. It never limits both: the kernel splits requests that are larger than the maximum, charges all
+//! their bytes with the first part, and queues the rest behind all others (`bio_split`, `BIO_BPS_THROTTLED`). With both
+//! limits, a stream of such requests was charged eight times its bytes for some time, and then nothing.
 
 use std::collections::BTreeMap;
 
@@ -23,51 +24,54 @@ use super::promise::Promises;
 use super::{Cap, Params, Reason, Sample, Standing, TenantSample, part_of};
 use crate::observe::cost::as_f64;
 
-/// How far from its share somebody has to be for a cap to be set, of all.
+/// Smallest distance from a share at which a cap is set, 0 to 1.
 const FAR: f64 = 0.02;
-/// How much of the error a cap follows each second. What is seen of it is on average 2.5 s old.
+/// Fraction of the error by which a cap is corrected each second. The measured error is 2.5 s old on average.
 const GAIN: f64 = 0.2;
-/// A cap is at first no smaller than this part of what its tenant did.
+/// Smallest initial cap, as a fraction of the tenant's rate.
 const FIRST: f64 = 0.5;
-/// Nobody is capped for one who waits for I/O for less of the time: it has what it wants, and only has it late.
+/// Fraction of time that a tenant has to wait for I/O for others to be capped for it. One that waits less gets all it
+/// wants, only late.
 pub(super) const WAITS: f64 = 0.5;
-/// A device that is less busy than this has room: caps for shares rise.
+/// Utilisation below which a device has capacity left: caps for shares rise.
 const BUSY: f64 = 0.9;
-/// By how much they rise each second.
+/// Factor by which caps rise each second.
 const LOOSEN: f64 = 1.05;
-/// By how much they rise when fewer than two contend. They do not go at once: who has just got enough would not have it any more.
+/// Factor by which caps rise each second while fewer than two tenants contend. They are not lifted at once: a tenant
+/// that has just reached its share would lose it again.
 const FREE: f64 = 1.25;
-/// Who does less of what its cap lets it do waits for others, not for the cap.
+/// Fraction of its cap from which on a tenant counts as restricted by it. Below that, it waits for others.
 const AT_CAP: f64 = 0.8;
-/// Unless it is no further below it than this many operations per second: see [`SLICES`].
+/// A tenant is also restricted if it is no more than this many operations per second below its cap: see [`SLICES`].
 const FEW: f64 = 12.0;
-/// The kernel lets whole operations through in each of its slices of 0.1 s (`throtl_slice`), so that a cap of 19 a second lets 10 through and
-/// one of 20 lets 20. What is set is a multiple of this, and what is left of the cap is carried to the next second.
+/// The kernel admits whole operations in each of its slices of 0.1 s (`throtl_slice`), so that a cap of 19 per second
+/// admits 10 and one of 20 admits 20. The limit that is set is a multiple of this, and the remainder is carried to the
+/// next second.
 const SLICES: f64 = 10.0;
-/// For caps of fewer operations per second; of more, it is hardly a part.
+/// Caps of more operations per second are not rounded: the remainder hardly matters.
 const FINE: f64 = 500.0;
-/// A cap that is this much higher than what its tenant does holds nobody, and is lifted.
+/// A cap of at least this multiple of its tenant's rate has no effect, and is lifted.
 const SLACK: f64 = 1.5;
-/// The same for one that waits for I/O, perhaps for the cap all the same ([`FEW`]). What has queued behind it would come at once: it rises
-/// until it surely holds nobody.
+/// The same for a tenant that waits for I/O, possibly because of the cap after all ([`FEW`]). Lifting the cap would
+/// release its queue at once, so the cap rises until it certainly has no effect.
 const SLACK_WAITING: f64 = 4.0;
-/// Nobody is held to fewer operations in a second.
+/// Smallest cap on operations, per second.
 pub(super) const MIN_OPS: f64 = 4.0;
-/// Nor to fewer bytes: the largest operations would take seconds each.
+/// Smallest cap on bytes, per second: with less, the largest operations would take seconds each.
 const MIN_BYTES: f64 = 1_048_576.0;
-/// Operations are small below so many bytes on average, and large from twice as many.
+/// Mean size below which operations are small, bytes; they are large from twice that on.
 const SMALL: f64 = 16_384.0;
 const LARGE: f64 = 2.0 * SMALL;
-/// They are as large as the device takes them, and may be parts of larger ones, above this part of that.
+/// Fraction of the device's largest operation above which operations may be parts of split ones.
 const UNSPLIT: f64 = 0.5;
-/// Changes that are smaller are not made.
+/// Smaller changes, as a fraction, are not made.
 const DEAD_BAND: f64 = 0.02;
 
-/// The caps in force.
+/// The current caps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Caps {
     share: BTreeMap<String, Limit>,
-    /// What is set for those of few operations.
+    /// The limits that are set for caps on few operations.
     whole: BTreeMap<String, Whole>,
     pub(super) promises: Promises,
 }
@@ -77,18 +81,18 @@ pub(super) struct Caps {
 struct Whole {
     /// Operations per second.
     ops: f64,
-    /// What the caps of the seconds before were larger than what was set for them.
+    /// Accumulated remainder: by how much earlier caps exceeded the limits that were set for them.
     carried: f64,
 }
 
-/// What a tenant did, per second.
+/// A tenant's rates, per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Rate {
     pub(super) ops: f64,
     pub(super) bytes: f64,
 }
 
-/// What a tenant may do, per second.
+/// A limit on a tenant, per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Limit {
     Ops(f64),
@@ -96,8 +100,8 @@ pub(super) enum Limit {
 }
 
 impl Limit {
-    /// As much as one did, in the kind that suits its operations, and no less than the least. `largest` is the most bytes that the device
-    /// takes at once, where bytes can be capped.
+    /// The limit equal to `did`, on operations or bytes, whichever suits their size, and at least the minimum.
+    /// `largest` is the device's largest operation, where bytes can be capped.
     pub(super) fn of(did: Rate, largest: Option<f64>) -> Self {
         let size = part_of(did.bytes, did.ops);
         match largest {
@@ -106,12 +110,12 @@ impl Limit {
         }
     }
 
-    /// That of a cap that is there.
+    /// The limit of an existing cap.
     fn of_cap(cap: Cap) -> Option<Self> {
         cap.ops.map(|ops| Self::Ops(f64::from(ops))).or_else(|| Some(Self::Bytes(as_f64(cap.bytes?))))
     }
 
-    /// This part of it.
+    /// The limit multiplied by `part`.
     pub(super) fn times(self, part: f64) -> Self {
         match self {
             Self::Ops(ops) => Self::Ops(ops * part),
@@ -119,7 +123,7 @@ impl Limit {
         }
     }
 
-    /// How much of it nobody is held below, of 1.
+    /// The minimum as a fraction of this limit.
     pub(super) fn least(self) -> f64 {
         match self {
             Self::Ops(ops) => MIN_OPS / ops,
@@ -127,7 +131,7 @@ impl Limit {
         }
     }
 
-    /// How much of it one uses that does so much, of 1.
+    /// The rate as a fraction of this limit.
     pub(super) fn used(self, does: Rate) -> f64 {
         match self {
             Self::Ops(ops) => does.ops / ops,
@@ -135,39 +139,39 @@ impl Limit {
         }
     }
 
-    /// Whether one that does so much is held by it: otherwise it waits for others, and not for the limit.
+    /// Whether a tenant with this rate is restricted by the limit. Otherwise it waits for others.
     fn is_reached(self, does: Rate) -> bool {
         self.used(does) > AT_CAP || matches!(self, Self::Ops(ops) if does.ops > ops - FEW)
     }
 
-    /// Whether it is there for something when one does so much, and waits for I/O or not.
+    /// Whether the limit may have an effect on a tenant with this rate that waits for I/O, or does not.
     pub(super) fn holds(self, does: Rate, waits: bool) -> bool {
         self.used(does).max(self.least()) * if waits { SLACK_WAITING } else { SLACK } >= 1.0
     }
 
-    /// Whether it is of the kind for operations as they are now: many small ones make little of a limit on bytes.
+    /// Whether the limit suits the current size of operations: many small ones hardly use a limit on bytes.
     fn suits(self, does: Rate) -> bool {
         matches!(self, Self::Ops(_)) || does.bytes >= SMALL * does.ops
     }
 }
 
-/// What caps are decided from: means of the last seconds.
+/// Inputs for the decision about caps: means of the last seconds.
 pub(super) struct Recent<'a> {
     pub(super) busy: f64,
     pub(super) rates: &'a BTreeMap<String, Rate>,
-    /// The most bytes that the device takes in one operation; `None` where bytes cannot be capped.
+    /// Largest operation of the device, bytes; `None` where bytes cannot be capped.
     pub(super) largest: Option<f64>,
     pub(super) standings: &'a BTreeMap<String, Standing>,
-    /// Part of the time in which they waited for I/O.
+    /// Fraction of time in which each tenant waited for I/O.
     pub(super) waiting: &'a BTreeMap<String, f64>,
-    /// Weights do nothing for one of them.
+    /// Weights have no effect on at least one tenant.
     pub(super) is_ineffective: bool,
-    /// Since the sample before.
+    /// Time since the previous sample, s.
     pub(super) seconds: f64,
 }
 
 impl Caps {
-    /// With the caps that are there.
+    /// Starts from the caps that are set.
     pub(super) fn found(sample: &Sample, params: &Params) -> Self {
         let caps = sample.tenants.iter().filter_map(|(name, tenant)| Some((name.clone(), Limit::of_cap(tenant.cap?)?)));
         match params.fsync_p99.is_empty() {
@@ -196,18 +200,18 @@ impl Caps {
         (cap != Cap::default()).then_some(cap)
     }
 
-    /// Without any.
+    /// Removes all caps.
     pub(super) fn lift(&mut self) {
         *self = Self::default();
     }
 
-    /// Forgets those who have gone.
+    /// Removes tenants whose cgroups are gone.
     pub(super) fn keep(&mut self, there: &BTreeMap<String, u32>) {
         self.share.retain(|name, _| there.contains_key(name));
         self.promises.keep(there);
     }
 
-    /// Follows the shares of those who contend.
+    /// Adjusts caps to the shares of contenders.
     pub(super) fn hold_shares(&mut self, recent: &Recent<'_>) {
         let contenders = || recent.standings.iter().filter(|(_, standing)| standing.contends);
         let rate = |name: &str| recent.rates.get(name).copied().unwrap_or_default();
@@ -217,7 +221,7 @@ impl Caps {
         } else if recent.busy < BUSY {
             self.share.values_mut().for_each(|cap| *cap = cap.times(LOOSEN.powf(recent.seconds)));
         } else {
-            // Who is short because of its own cap gets more by that.
+            // A tenant that is short because of its own cap gets more by a higher cap.
             let is_at_cap = |name: &str| self.share.get(name).is_some_and(|cap| cap.is_reached(rate(name)));
             let is_short = |(name, standing): (&String, &Standing)| {
                 standing.achieved < standing.target - FAR && waits(name) && !is_at_cap(name)
@@ -245,7 +249,7 @@ impl Caps {
         self.carry();
     }
 
-    /// Chooses what is set for this second.
+    /// Chooses the limits to set for this second.
     fn carry(&mut self) {
         let before = std::mem::take(&mut self.whole);
         for (name, limit) in &self.share {
@@ -258,7 +262,7 @@ impl Caps {
         }
     }
 
-    /// What is to change from what is there, and somebody who is held.
+    /// The changes from the current caps, and one of the capped tenants as the reason.
     pub(super) fn changes(&self, sample: &Sample) -> (BTreeMap<String, Option<Cap>>, Option<Reason>) {
         let near = |wanted: Option<f64>, found: Option<f64>| match (wanted, found) {
             (Some(wanted), Some(found)) => (wanted / found - 1.0).abs() < DEAD_BAND,

@@ -1,18 +1,18 @@
-//! The correction that Bulkhead makes: the goal of the published one, for devices and tenants as they are.
+//! Bulkhead's correction of weights: same goal as the published one, for real devices and tenants.
 //!
-//! What a tenant may have of its own is known as soon as its journal I/O is: its share of what all contenders did, less that
-//! (feed-forward). Weights in those proportions would do if the controller shared out what is counted here; it shares out something
-//! of its own (io.cost a model's cost, BFQ sectors), so that each tenant has a factor beside, learnt from what its weights made of
-//! the window (trim).
+//! A tenant's target for its own I/O follows from its journal I/O: its share of the I/O of all contenders, minus its
+//! journal I/O (feed-forward). Weights in these proportions would suffice if the controller divided what is counted
+//! here. It divides something else (io.cost a model's cost, BFQ sectors), so each tenant also has a factor that is
+//! learnt from the effect of its weights in the window (trim).
 //!
-//! * Only tenants that contend take part: those that wait for I/O most of the time, or have their share already. Others
-//!   have their ideal weight, and their part is free for the rest.
-//! * Journal I/O comes in bursts, 5 to 6 s apart where ext4's timer makes them: what it needs is taken from a window of several.
-//!   Who contends, and what weights made of own I/O, is taken from the last seconds.
-//! * A weight at most doubles or halves each second, and one that would change by less than 1 % is left.
-//! * Where a tenant's journal I/O alone exceeds its share, no weight helps: it has the least that is possible, the others share
-//!   the rest, and the report says so.
-//! * Where weights do nothing, and for promised latencies, operations are capped ([`super::capping`]).
+//! * Only tenants that contend take part: those that wait for I/O most of the time, or have reached their share. Others
+//!   get their ideal weight, and their part is free for the rest.
+//! * Journal I/O comes in bursts, 5 to 6 s apart with ext4's timer, so it is averaged over a window of several bursts.
+//!   Contention and the effect of weights are taken from the last seconds.
+//! * A weight at most doubles or halves each second, and is left alone if it would change by less than 1 %.
+//! * If a tenant's journal I/O alone exceeds its share, no weight helps: it gets the minimum, the others share the
+//!   rest, and its standing reports it (`infeasible`).
+//! * Where weights have no effect, and for promised latencies, tenants are capped ([`super::capping`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,42 +23,44 @@ use super::{
 };
 use crate::units::seconds;
 
-/// What is remembered, ns: three periods of ext4's commits.
+/// Length of the window, ns: three periods of ext4's commit timer.
 const WINDOW_NS: u64 = 15_000_000_000;
-/// The last part of it, from which a step is made; a new window has at least this.
+/// The recent part of the window, ns, which decides about contention and trim. No step is made before the window has
+/// this length.
 const RECENT_NS: u64 = 5_000_000_000;
-/// A device that is busy for less of the time is not contended.
+/// Utilisation below which a device is not contended.
 const CONTENDED: f64 = 0.8;
-/// A tenant that waits for more of the time contends. Those that wait for their own requests alone do so, too: more weight than they
-/// can use does no harm.
+/// Fraction of time waiting for I/O above which a tenant contends. That includes tenants which wait only for their own
+/// requests: more weight than they can use does no harm.
 const WAITS: f64 = 0.3;
-/// One that has this much of its share contends, too.
+/// A tenant that gets this fraction of its share contends, too.
 const HAS_ITS_SHARE: f64 = 0.95;
-/// The least that a tenant has of its own, of all: with no weight at all it would starve.
+/// Minimum of a tenant's own I/O, as a fraction of all I/O: without any weight it would starve.
 const FLOOR: f64 = 0.01;
-/// How much of what the last seconds say about the trim is believed with each sample. There are spells in which weights do nothing:
-/// what is learnt in one is wrong after it.
+/// Gain of the trim per sample. Weights have no effect for periods of time: what is learnt in such a period is wrong
+/// after it.
 const GAIN: f64 = 0.2;
 /// The trim stays between 1/LIMIT and LIMIT.
 const TRIM_LIMIT: f64 = 2.0;
-/// How far from what is expected own I/O may be, of all own I/O, before weights are taken for ineffective.
+/// Deviation of own I/O from what weights should give, as a fraction of all own I/O, above which weights count as
+/// ineffective.
 const FAR: f64 = 0.05;
-/// Factor by which a weight changes in a second, at most.
+/// Largest factor by which a weight changes per second.
 const PER_SECOND: f64 = 2.0;
-/// Changes of weights that are smaller are not made.
+/// Smaller changes of weights, as a fraction, are not made.
 const DEAD_BAND: f64 = 0.01;
 
-/// What is remembered between samples. A new one begins with the weights that it finds.
+/// The controller's state between samples. A new one starts from the weights that it finds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     at_ns: Option<u64>,
     window: Vec<Entry>,
-    /// The weights that were last found or set.
+    /// The weights as last found or set.
     weights: BTreeMap<String, u32>,
-    /// How much more weight a tenant needs for the same own I/O than others do.
+    /// How much more weight than others a tenant needs for the same own I/O.
     trim: BTreeMap<String, f64>,
     caps: Caps,
-    /// The caps that were last found or set.
+    /// The caps as last found or set.
     capped: BTreeMap<String, Cap>,
 }
 
@@ -69,7 +71,7 @@ struct Entry {
     tenants: BTreeMap<String, TenantSample>,
 }
 
-/// One step: takes a sample, and says which weights are to change. They are taken to be in force from the next sample on.
+/// Evaluates a sample. The returned changes are assumed to be applied before the next sample.
 pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
     let still = |reason| Step { reason, ..Step::default() };
     let before = state.at_ns.replace(sample.at_ns);
@@ -98,7 +100,7 @@ pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
         state.window.clear();
         return still(reason);
     }
-    // Those who came since, and without those who went.
+    // Includes tenants that are new, and none that are gone.
     state.weights = weights_of(sample);
     state.capped = caps_of(sample);
     state.enter(ns, sample);
@@ -108,9 +110,9 @@ pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
     step
 }
 
-/// The last seconds.
+/// The situation of the last seconds.
 struct Situation {
-    /// They are known.
+    /// Whether the window is long enough.
     is_known: bool,
     busy: f64,
     contenders: BTreeSet<String>,
@@ -118,12 +120,12 @@ struct Situation {
     waiting: BTreeMap<String, f64>,
 }
 
-/// What is there now.
+/// The current caps.
 fn caps_of(sample: &Sample) -> BTreeMap<String, Cap> {
     sample.tenants.iter().filter_map(|(name, tenant)| Some((name.clone(), tenant.cap?))).collect()
 }
 
-/// A cap that is not what it was. A cgroup that was not there before has what it has.
+/// The first cap that differs from the one that was last set or found. A new cgroup may have any.
 fn other_cap(sample: &Sample, state: &State) -> Option<Reason> {
     sample.tenants.iter().filter(|(name, _)| state.weights.contains_key(*name)).find_map(|(name, tenant)| {
         let (found, expected) = (tenant.cap, state.capped.get(name).copied());
@@ -144,7 +146,7 @@ impl State {
         }
     }
 
-    /// Which weights are to change.
+    /// Decides about weights.
     fn weigh_all(&mut self, now: &Situation, ns: u64, params: &Params) -> Step {
         let mut tenants = standings(&amounts(&self.window, &self.weights), &now.contenders, params);
         let reason = match now {
@@ -157,7 +159,8 @@ impl State {
             return Step { reason, tenants, ..Step::default() };
         }
         let own = own_parts(&mut tenants);
-        // A cap makes of them what no weight did: nothing is to be learnt there, and what was would add to the cap.
+        // A cap does for these tenants what no weight did: their trim would learn nothing, and what it learnt before
+        // would add to the cap.
         self.trim.retain(|name, _| !self.capped.contains_key(name));
         let weighed = now.contenders.iter().filter(|name| !self.capped.contains_key(*name)).cloned().collect();
         let ineffective = learn(&mut self.trim, last(&self.window, RECENT_NS), &weighed);
@@ -170,7 +173,7 @@ impl State {
         Step { changes, reason, tenants, ..Step::default() }
     }
 
-    /// Which caps are to change.
+    /// Decides about caps.
     fn cap_all(&mut self, step: &mut Step, now: &Situation, ns: u64, sample: &Sample, params: &Params) {
         let mut missed = None;
         if !sample.can_cap {
@@ -210,7 +213,7 @@ impl State {
     }
 }
 
-/// The last entries, as many as it takes for so long.
+/// The last entries that cover `ns`.
 fn last(window: &[Entry], ns: u64) -> &[Entry] {
     let mut left = ns;
     let is_needed = |entry: &&Entry| {
@@ -226,13 +229,13 @@ fn length_ns(window: &[Entry]) -> u64 {
     window.iter().map(|entry| entry.ns).sum()
 }
 
-/// A mean by time.
+/// Mean over time.
 fn mean(window: &[Entry], value: impl Fn(&Entry) -> Option<f64>) -> f64 {
     let sum: f64 = window.iter().map(|entry| value(entry).unwrap_or(0.0) * seconds(entry.ns)).sum();
     part_of(sum, seconds(length_ns(window)))
 }
 
-/// What the tenants that are there now did.
+/// Total I/O of the current tenants.
 fn amounts(window: &[Entry], there: &BTreeMap<String, u32>) -> BTreeMap<String, Usage> {
     let sum = |name: &String| {
         let mut sum = Usage::default();
@@ -247,8 +250,8 @@ fn waiting(window: &[Entry], there: &BTreeMap<String, u32>) -> BTreeMap<String, 
     there.keys().map(|name| (name.clone(), mean(name))).collect()
 }
 
-/// Lets the trim follow what weights made of it: own I/O in proportion to weight / trim is expected. Says so when a tenant's own I/O
-/// has nothing to do with its weight: its trim is at the limit, and what it has is still far from what is expected.
+/// Adapts the trim to the effect of weights: own I/O is expected in proportion to weight / trim. Reports a tenant whose
+/// own I/O does not depend on its weight: its trim is at the limit, and its own I/O is still far from expected.
 fn learn(trim: &mut BTreeMap<String, f64>, window: &[Entry], contenders: &BTreeSet<String>) -> Option<Reason> {
     let trim_of = |name: &String| trim.get(name).copied().unwrap_or(1.0);
     let native = |name: &String| -> f64 {
@@ -262,13 +265,13 @@ fn learn(trim: &mut BTreeMap<String, f64>, window: &[Entry], contenders: &BTreeS
     };
     let lesson = |name: &String| {
         let (expected, had) = (mean(window, |entry| expected(entry, name)), part_of(native(name), all));
-        // A proportion and not a logarithm, which would make more of too little than of as much too much: on an uneven disk those
-        // with the smaller part would be favoured. Who had nothing of its own teaches nothing.
+        // A ratio, not a logarithm: a logarithm would weigh a deficit more than an equal excess, and favour tenants
+        // with a smaller part on an uneven disk. A tenant without own I/O teaches nothing.
         let error = if had > 0.0 { (1.0 - had / expected).max(-1.0) } else { 0.0 };
         (name.clone(), expected, had, trim_of(name).ln() + GAIN * error)
     };
     let lessons: Vec<_> = contenders.iter().map(lesson).collect();
-    // Only their proportions matter. One with a large share would hardly learn from its own error, which is small.
+    // Only their proportions matter. A tenant with a large share would hardly learn from its own error, which is small.
     let wanted = || lessons.iter().map(|(.., wanted)| *wanted);
     let centre = f64::midpoint(wanted().fold(f64::INFINITY, f64::min), wanted().fold(f64::NEG_INFINITY, f64::max));
     let mut ineffective = None;
@@ -293,7 +296,7 @@ impl State {
         self.trim.retain(|name, _| self.weights.contains_key(name));
     }
 
-    /// The weights for what contenders are to have of their own.
+    /// The weights that give contenders their fractions of own I/O.
     fn weigh(&mut self, own: &BTreeMap<String, f64>, ns: u64, params: &Params) -> BTreeMap<String, u32> {
         let trimmed = |name: &str, part: f64| part * self.trim.get(name).copied().unwrap_or(1.0);
         let sum: f64 = own.iter().map(|(name, part)| trimmed(name, *part)).sum();
@@ -314,7 +317,7 @@ impl State {
     }
 }
 
-/// A tenant's share of what those have together that are there.
+/// A tenant's share among the current tenants.
 fn part(params: &Params, there: &BTreeMap<String, Usage>, name: &str) -> f64 {
     let known: f64 = there.keys().filter_map(|name| params.parts.get(name)).sum();
     params.parts.get(name).copied().unwrap_or(0.0) / known.max(f64::MIN_POSITIVE)
@@ -330,7 +333,7 @@ fn contenders(amounts: &BTreeMap<String, Usage>, waiting: &BTreeMap<String, f64>
     amounts.iter().filter(contends).map(|(name, _)| name.clone()).collect()
 }
 
-/// Where tenants stand, without what is feasible.
+/// The standings of tenants, before feasibility is known.
 fn standings(
     amounts: &BTreeMap<String, Usage>,
     contenders: &BTreeSet<String>,
@@ -349,7 +352,7 @@ fn standings(
     amounts.iter().map(standing).collect()
 }
 
-/// What each contender is to have of its own, of all own I/O of contenders: its target less its journal I/O.
+/// Each contender's fraction of all own I/O of contenders: its target minus its journal I/O.
 fn own_parts(tenants: &mut BTreeMap<String, Standing>) -> BTreeMap<String, f64> {
     let mut contenders: BTreeMap<String, &mut Standing> =
         tenants.iter_mut().filter(|(_, t)| t.contends).map(|(name, t)| (name.clone(), t)).collect();
@@ -365,7 +368,7 @@ fn own_parts(tenants: &mut BTreeMap<String, Standing>) -> BTreeMap<String, f64> 
             true => FLOOR,
             false => left * tenant.target / parts - tenant.journal,
         };
-        // Those whose journal leaves too little have the floor, and the others share the rest.
+        // Tenants whose journal I/O leaves too little get the floor, and the others share the rest.
         let short: Vec<String> = contenders
             .iter()
             .filter(|(_, tenant)| !tenant.infeasible && own(tenant) < FLOOR)

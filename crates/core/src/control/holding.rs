@@ -1,9 +1,10 @@
-//! A hold from second to second: a reading of the host becomes a sample, a step of the controller, and the actions that follow.
+//! A hold from second to second: a reading of the host becomes a sample, a step of the controller, and the resulting
+//! actions.
 //!
-//! Owns: what is remembered between readings, and which policy has a say in what: [`super::strictness`] in the tunables of BFQ,
-//! [`super::splitting`] in the weight of a container whose journal thread runs beside it, [`super::sharing`] in whether anybody may be
-//! capped, [`super::latencies`] in what is compared with a promise, [`super::own_caps`] in whose a cap is.
-//! Does not: read the host, carry out an action, or know a clock.
+//! Owns: the state between readings, and which policy decides what: [`super::strictness`] the tunables of BFQ,
+//! [`super::splitting`] the split of a weight between a container and its journal thread, [`super::sharing`] whether
+//! tenants may be capped, [`super::latencies`] the latency that is compared with a promise, [`super::own_caps`] whose a
+//! cap is. Does not: read the host, carry out an action, or read a clock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,16 +25,16 @@ use crate::observe::activity::{Activity, ContainerView};
 use crate::observe::cost::as_f64;
 use crate::observe::histogram::Histogram;
 
-/// A million: what shares are recorded in parts of.
+/// Shares are recorded in parts per million.
 pub const PPM: f64 = 1e6;
 
-/// The largest weight that a cgroup file takes.
+/// The largest weight that a cgroup file accepts.
 #[must_use]
 pub fn largest_weight(file: &str) -> u32 {
     if file == "io.bfq.weight" { 1000 } else { 10_000 }
 }
 
-/// A hold with what is remembered of it.
+/// A hold with its state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Holding {
     hold: Hold,
@@ -44,25 +45,25 @@ pub struct Holding {
     sharing: Sharing,
     latencies: Latencies,
     strictness: Strictness,
-    /// Of containers whose journal thread runs beside them.
+    /// Of containers whose journal thread has a cgroup of its own.
     parts: BTreeMap<String, JournalPart>,
 }
 
-/// What follows from a reading.
+/// The result of a reading.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
-    /// What is to be done, in this order. One whose cgroup is gone does not matter to the others.
+    /// The actions, in order. One that fails because its cgroup is gone does not affect the others.
     pub actions: Vec<Action>,
-    /// What the controller decided.
+    /// The controller's decision.
     pub step: Step,
-    /// The weights of tenants that are there, as they are after the actions.
+    /// The weights of the current tenants after the actions.
     pub weights: BTreeMap<String, u32>,
-    /// How long 99 % of the fsyncs of the last seconds took at most, s, of those to whom a latency was promised.
+    /// 99th percentile of recent fsync latencies, s, of tenants with a promise.
     pub fsync_p99: BTreeMap<String, f64>,
 }
 
 impl Holding {
-    /// As it is recorded. It begins with the weights and caps that it finds.
+    /// From the recorded hold. It starts from the weights and caps that it finds.
     #[must_use]
     pub fn new(hold: Hold) -> Self {
         let part = |tenant: &HeldTenant| (tenant.name.clone(), f64::from(tenant.share_ppm) / PPM);
@@ -87,20 +88,20 @@ impl Holding {
         }
     }
 
-    /// What is held.
+    /// The recorded hold.
     #[must_use]
     pub fn hold(&self) -> &Hold {
         &self.hold
     }
 
-    /// What a tenant is held to by this hold.
+    /// The cap of this hold on a tenant.
     #[must_use]
     pub fn cap(&self, tenant: &str) -> Option<Cap> {
         self.caps.of(tenant)
     }
 
-    /// Takes up a reading. `None` for the first one, and the first one after [`Self::forget`]: sums say nothing alone. Once all
-    /// actions are carried out, [`Self::carried_out`] is to be called.
+    /// Evaluates a reading. `None` for the first one, and the first one after [`Self::reset`], since sums have to be
+    /// compared. Call [`Self::carried_out`] once all actions are carried out.
     pub fn step(&mut self, now: Reading) -> Option<Turn> {
         let at_ns = now.at_ns;
         let sample = self.sample(now)?;
@@ -117,34 +118,34 @@ impl Holding {
         Some(Turn { actions, step, weights, fsync_p99 })
     }
 
-    /// The actions that followed from a step are carried out.
+    /// Records that the actions of a step are carried out.
     pub fn carried_out(&mut self, step: &Step) {
         self.caps.carried_out(&step.caps);
     }
 
-    /// Lifts all caps of this hold.
+    /// The actions that lift all caps of this hold.
     #[must_use]
     pub fn lift(&self) -> Vec<Action> {
         let capped = self.hold.tenants.iter().filter(|tenant| self.cap(&tenant.name).is_some());
         capped.map(|tenant| set_cap(&self.hold, tenant, None)).collect()
     }
 
-    /// They are lifted.
+    /// Records that all caps are lifted.
     pub fn lifted(&mut self) {
         self.caps.clear();
     }
 
-    /// Nothing is known any more: what was summed up does not belong together with what comes.
+    /// Discards all measurements: sums so far and later ones are not comparable.
     pub fn forget(&mut self) {
         self.before = None;
         self.latencies.clear();
         self.state = State::new(self.hold.mode);
     }
 
-    /// What was measured since the last reading.
+    /// The measurements since the last reading.
     fn sample(&mut self, now: Reading) -> Option<Sample> {
         let Some(before) = self.before.take() else {
-            // A daemon that starts goes on with the caps that it left.
+            // A restarted daemon continues with the caps that it left.
             for tenant in &self.hold.tenants {
                 if let Some(limit) = now.tenants.get(&tenant.name).and_then(|counters| counters.limit) {
                     self.caps.take_over(&tenant.name, limit, tenant.before());
@@ -175,7 +176,7 @@ impl Holding {
         for held in &self.hold.tenants {
             let name = &held.name;
             let Some(counters) = now.tenants.get(name) else { continue };
-            // Who came just now has done nothing yet.
+            // A new tenant has done nothing yet.
             let old = before.tenants.get(name).unwrap_or(counters);
             let bytes = interval.growth(counters.moved_bytes, old.moved_bytes);
             if counters.has_journal {
@@ -197,7 +198,7 @@ impl Holding {
         Some(sample)
     }
 
-    /// How often each tenant called fsync, per second.
+    /// Each tenant's rate of fsync calls, per second.
     fn syncs(&self, lately: &Activity, interval: Interval) -> Vec<f64> {
         let is_held =
             |view: &&ContainerView| self.hold.tenants.iter().any(|tenant| tenant.identity.key() == view.identity.key());
@@ -205,7 +206,7 @@ impl Holding {
         held.map(|view| interval.per_second(view.fsync.count())).collect()
     }
 
-    /// All fsyncs of those to whom a latency was promised.
+    /// All fsyncs of tenants with a promised latency.
     fn counted(&self, seen: &Arc<Activity>, identities: &BTreeMap<String, Identity>) -> BTreeMap<String, Histogram> {
         let fsyncs = |name: &String| {
             let identity = identities.get(name)?;
@@ -215,7 +216,7 @@ impl Holding {
         self.params.fsync_p99.keys().filter_map(fsyncs).collect()
     }
 
-    /// Makes BFQ strict, or as it was before, whichever suits what tenants do.
+    /// Sets BFQ's strict tunables, or those from before, whichever suits the tenants' load.
     fn tune(&mut self, at_ns: u64) -> Vec<Action> {
         let Some(is_strict) = self.strictness.change(at_ns) else { return Vec::new() };
         let tunable = |(tunable, before): (&String, &String)| {
@@ -225,7 +226,7 @@ impl Holding {
         self.hold.tunables.iter().map(tunable).collect()
     }
 
-    /// Weights and caps, tenant by tenant.
+    /// The actions for weights and caps, tenant by tenant.
     fn follow(&mut self, sample: &Sample, step: &Step) -> Vec<Action> {
         let mut actions = Vec::new();
         for tenant in &self.hold.tenants {
@@ -242,7 +243,7 @@ impl Holding {
     }
 }
 
-/// Whether records were lost between two observations, or another observer began.
+/// Whether events were lost between two observations, or the observer was restarted.
 fn is_partial(now: &Activity, before: &Activity) -> bool {
     now.losses != before.losses || now.observed_seconds < before.observed_seconds
 }

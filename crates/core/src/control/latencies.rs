@@ -1,27 +1,27 @@
-//! Percentiles of the fsyncs of the last seconds, for those with a promised latency.
+//! Percentiles of recent fsync latencies, for tenants with a promised latency.
 //!
-//! The observer counts from its start. What was counted since an earlier state of the same histogram is a window, so that a state is
-//! kept of each step in it.
+//! The observer counts from its start. The difference to an earlier state of the same histogram is a window, so one
+//! state per step of the window is kept.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::observe::histogram::Histogram;
 
-/// The length of the window.
+/// Length of the window.
 const FSYNCS: Duration = Duration::from_secs(10);
-/// The percentile, of 1.
+/// The percentile, 0 to 1.
 const QUANTILE: f64 = 0.99;
 
-/// Histograms of the last seconds, by the time at which they were read, which rises.
+/// Histograms of the window, by the time of their reading, in ascending order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latencies {
     read: VecDeque<(u64, BTreeMap<String, Histogram>)>,
 }
 
 impl Latencies {
-    /// Takes up what was counted until now by tenant: how long 99 % of the fsyncs in the window took at most, s. A tenant without
-    /// fsyncs in it is missing.
+    /// Adds the tenants' current histograms, and returns the 99th percentile of the window for each tenant, s. Tenants
+    /// without an fsync in the window are omitted.
     pub fn p99(&mut self, at_ns: u64, now: BTreeMap<String, Histogram>) -> BTreeMap<String, f64> {
         let is_old = |at: u64| Duration::from_nanos(at_ns.saturating_sub(at)) > FSYNCS;
         while self.read.front().is_some_and(|(at, _)| is_old(*at)) {
@@ -33,20 +33,20 @@ impl Latencies {
             Some((name.clone(), micros(lately.quantile_us(QUANTILE)?)))
         };
         let found = now.iter().filter_map(p99).collect();
-        // One that is no later than the last one leaves the window no later than it does, and never opens it.
+        // A state that is no newer than the last one expires no later than that, and never starts a window.
         if self.read.back().is_none_or(|(last, _)| at_ns > *last) {
             self.read.push_back((at_ns, now));
         }
         found
     }
 
-    /// Begins a new window: what was counted until now does not belong together with what comes.
+    /// Starts a new window: counts so far and later ones are not comparable.
     pub fn clear(&mut self) {
         self.read.clear();
     }
 }
 
-/// Seconds.
+/// Microseconds as seconds.
 #[expect(clippy::cast_precision_loss, reason = "a latency is far below 2^52 us")]
 pub(super) fn micros(us: u64) -> f64 {
     us as f64 / 1e6
@@ -61,7 +61,7 @@ mod tests {
 
     const FSYNCS_NS: u64 = 10_000_000_000;
 
-    /// Fsyncs of one tenant, of which all are counted.
+    /// The fsyncs of one tenant, all of them counted.
     #[derive(Default)]
     struct Counter {
         counted: Histogram,
@@ -90,29 +90,29 @@ mod tests {
     }
 
     #[test]
-    fn one_with_a_new_counter_has_no_percentile_of_the_old_one() {
+    fn a_restarted_counter_has_no_percentile_of_the_old_one() {
         let mut counter = Counter::default();
         counter.step(0, &[]);
         assert!(counter.step(1, &[100; 10]).is_some());
-        // Its container went, and came back.
+        // Its container was removed, and started again.
         counter.counted = Histogram::default();
         assert_eq!(counter.step(2, &[]), None);
         counter.latencies.clear();
         assert_eq!(counter.step(3, &[100; 10]), None);
     }
 
-    /// Fsyncs of a step, which is up to 4 s long.
+    /// Steps of up to 4 s each, with their fsyncs.
     fn courses() -> impl Strategy<Value = Vec<(u64, Vec<u64>)>> {
         let fsyncs = prop::collection::vec(prop_oneof![9 => 1u64..1000, 1 => 1000u64..10_000_000], 0..5);
         prop::collection::vec((1u64..4_000_000_000, fsyncs), 1..60)
     }
 
     proptest! {
-        /// What counts is all since the oldest step that is no older than the window is long, and nothing else.
+        /// Exactly the fsyncs since the oldest step within the window count.
         #[test]
         fn no_fsync_counts_for_longer_than_the_window(course in courses()) {
             let (mut counter, mut at_ns) = (Counter::default(), 0u64);
-            // When each was seen, and how long it took.
+            // When each fsync was counted, and its latency.
             let mut fsyncs: Vec<(u64, u64)> = Vec::new();
             let mut steps: Vec<u64> = Vec::new();
             for (step_ns, latencies) in course {
@@ -129,7 +129,8 @@ mod tests {
             }
         }
 
-        /// Steps without time between them are not kept: memory is that of the steps of a window, whatever the clock does.
+        /// Steps without time between them are not kept: memory is bounded by the steps of a window, whatever the clock
+        /// does.
         #[test]
         fn memory_is_bounded_by_a_clock_that_stands_still_or_jumps(times in prop::collection::vec(0u64..30, 1..200)) {
             let mut counter = Counter::default();
@@ -142,7 +143,7 @@ mod tests {
         }
     }
 
-    /// As it was before steps without time between them were left out.
+    /// The reference: keeps all steps, also those without time between them.
     #[derive(Default)]
     struct All(VecDeque<(u64, Histogram)>);
 
@@ -159,7 +160,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_step_that_is_not_kept_would_have_changed_nothing(
+        fn omitted_steps_would_have_changed_nothing(
             course in prop::collection::vec((0u64..60, prop::collection::vec(1u64..1000, 0..3)), 1..100)
         ) {
             let (mut counter, mut all) = (Counter::default(), All::default());

@@ -1,11 +1,11 @@
-//! Which limits in `io.max` are a hold's caps, and which are somebody else's.
+//! Which limits in `io.max` are a hold's own caps, and which another program's.
 //!
-//! The kernel has one `io.max` for a cgroup and a device, whoever writes it. A hold knows what its cap makes of the limits from before
-//! ([`limit`]): whatever is there and is neither that nor the limits from before was written by another program, and is
-//! left until it is as it was ([`super::Reason::OtherCap`]).
+//! The kernel has one `io.max` per cgroup and device, whoever writes it. A hold knows the limits from before and what
+//! its cap turns them into ([`limit`]). Any other limits were written by another program, and are left alone until that
+//! restores them ([`super::Reason::OtherCap`]).
 //!
-//! The record of a hold has the limits from before, and not its caps, which change every second. A daemon that starts takes what
-//! differs from them for the caps that the one before it left.
+//! The record of a hold has the limits from before, but not its caps, which change every second. At its start, the
+//! daemon takes limits that differ from the recorded ones for caps that the previous daemon left.
 
 use std::collections::BTreeMap;
 
@@ -19,32 +19,33 @@ pub struct OwnCaps {
 }
 
 impl OwnCaps {
-    /// Takes over what a daemon before this one left to a tenant: reads and writes are both limited, and not as `before` the hold.
+    /// Takes over a tenant's cap from the previous daemon, if `found` limits both reads and writes and differs from
+    /// `before`.
     pub fn take_over(&mut self, name: &str, found: IoMax, before: IoMax) {
         self.set.extend(difference(found.as_far_as(before), before).map(|cap| (name.to_owned(), cap)));
     }
 
-    /// What a tenant is held to beyond what it was `before` the hold: by a cap of this hold, which is known by its limits, or by what
-    /// somebody else wrote.
+    /// A tenant's current cap apart from the limits `before` the hold: a cap of this hold, recognised by the limits it
+    /// produces, or one that another program wrote.
     #[must_use]
     pub fn found(&self, name: &str, found: IoMax, before: IoMax) -> Option<Cap> {
         let found = found.as_far_as(before);
         match self.of(name) {
             Some(set) if found == limit(before, Some(set)) => Some(set),
             _ if found == before => None,
-            // What somebody else wrote. Where its larger numbers are those of the cap (20 reads and 40 writes for a cap of 40), it is
-            // none of this hold's all the same.
+            // Another program's limits. Their larger numbers may equal the cap (20 reads and 40 writes for a cap of
+            // 40): they still are not this hold's.
             set => Some(difference(found, before).filter(|cap| set != Some(*cap)).unwrap_or(FOREIGN)),
         }
     }
 
-    /// The cap that was set on a tenant.
+    /// The cap that this hold has set on a tenant.
     #[must_use]
     pub fn of(&self, name: &str) -> Option<Cap> {
         self.set.get(name).copied()
     }
 
-    /// What a step changed is in `io.max` now.
+    /// Records that the changes of a step have been written to `io.max`.
     pub fn carried_out(&mut self, changes: &BTreeMap<String, Option<Cap>>) {
         for (name, cap) in changes {
             match cap {
@@ -54,16 +55,16 @@ impl OwnCaps {
         }
     }
 
-    /// All were lifted.
+    /// Records that all caps were lifted.
     pub fn clear(&mut self) {
         self.set.clear();
     }
 }
 
-/// Stands for limits that no cap makes.
+/// Stands for limits that no cap produces.
 const FOREIGN: Cap = Cap { ops: Some(u32::MAX), bytes: Some(u64::MAX) };
 
-/// The limits for a cap: never higher than those from before, which are those without one.
+/// The limits that a cap produces: never higher than those from before; those from before without a cap.
 #[must_use]
 pub fn limit(before: IoMax, cap: Option<Cap>) -> IoMax {
     let Cap { ops, bytes } = cap.unwrap_or_default();
@@ -71,7 +72,7 @@ pub fn limit(before: IoMax, cap: Option<Cap>) -> IoMax {
     IoMax { ops: capped(before.ops, ops.map(u64::from)), bytes: before.bytes.map(|before| capped(before, bytes)) }
 }
 
-/// The cap that makes these limits of those from before, if one does.
+/// The cap that turns the limits from before into these, if there is one.
 fn difference(found: IoMax, before: IoMax) -> Option<Cap> {
     let most = |found: RateLimit, before: RateLimit| if found == before { None } else { found.largest() };
     let cap = Cap {
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_another_program_are_told_from_a_cap() {
+    fn limits_of_another_program_are_distinguished_from_a_cap() {
         let both = |ops| IoMax { ops: rate(ops), bytes: Some(rate(4096)) };
         let cap = |ops| Some(Cap { ops: Some(ops), bytes: Some(4096) });
         let (ours, none) = (with(cap(40)), IoMax { ops: rate(None), bytes: Some(rate(None)) });
@@ -119,7 +120,7 @@ mod tests {
         let half = IoMax { ops: RateLimit { read: Some(40), write: None }, ..both(40) };
         let of_bytes = Some(Cap { ops: None, bytes: Some(4096) });
         assert_eq!((ours.found("a", half, none), with(of_bytes).found("a", half, none)), (of_bytes, Some(FOREIGN)));
-        // Of a hold that was recorded without them, bytes are somebody else's business.
+        // A hold that was recorded without limits on bytes leaves those alone.
         let unrecorded = IoMax::default();
         assert_eq!(limit(unrecorded, cap(40)), IoMax { ops: rate(40), bytes: None });
         assert_eq!((ours.found("a", both(40), unrecorded), ours.found("a", none, unrecorded)), (cap(40), None));
@@ -128,9 +129,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever another program writes is not what is expected, be it a cap or none.
+        /// Another program's limits are never mistaken for what is expected, whether that is a cap or none.
         #[test]
-        fn a_foreign_limit_is_never_taken_for_a_cap(
+        fn a_foreign_limit_is_never_mistaken_for_a_cap(
             before in limits(), foreign in limits(), cap in prop::option::of(caps())
         ) {
             let foreign = foreign.as_far_as(before);
@@ -139,7 +140,7 @@ mod tests {
         }
 
         #[test]
-        fn a_cap_never_allows_more_than_before_and_goes_without_a_trace(before in limits(), cap in caps()) {
+        fn a_cap_never_raises_a_limit_and_is_fully_undone(before in limits(), cap in caps()) {
             let is_within = |limit: RateLimit, before: RateLimit, most: Option<u64>| {
                 [(limit.read, before.read), (limit.write, before.write)].into_iter().all(|(limit, before)| {
                     [most, before].into_iter().flatten().all(|most| limit.is_some_and(|limit| limit <= most))
@@ -154,9 +155,9 @@ mod tests {
             prop_assert_eq!(limit(before, None), before);
         }
 
-        /// One that changes nothing is none for whoever finds it.
+        /// A cap that changes no limit is not found after a restart.
         #[test]
-        fn a_cap_is_known_by_whoever_set_it_and_after_a_restart(before in limits(), cap in caps()) {
+        fn a_cap_is_recognised_by_its_setter_and_after_a_restart(before in limits(), cap in caps()) {
             let mut first = OwnCaps::default();
             first.carried_out(&[("a".to_owned(), Some(cap))].into());
             let capped = limit(before, Some(cap));
@@ -167,7 +168,7 @@ mod tests {
             prop_assert_eq!(found, second.of("a"));
             prop_assert_eq!(found.is_some(), capped != before);
             if let Some(found) = found {
-                // Where a limit from before is lower the cap is not seen as it was, but does the same.
+                // Where a limit from before is lower, the cap is found with a smaller value, and has the same effect.
                 prop_assert!(found.ops <= cap.ops && limit(before, Some(found)) == capped, "{found:?}, not {cap:?}");
             }
             second.carried_out(&[("a".to_owned(), None)].into());
@@ -175,7 +176,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_is_taken_over_where_limits_are_as_before(before in limits()) {
+        fn nothing_is_adopted_where_limits_are_as_before(before in limits()) {
             let mut caps = OwnCaps::default();
             caps.take_over("a", before, before);
             prop_assert_eq!(caps, OwnCaps::default());

@@ -1,71 +1,72 @@
-//! Holding others back so that a tenant's fsyncs take no longer than was promised.
+//! Slowing down other tenants so that a tenant's fsyncs take no longer than promised.
 //!
-//! A step shows when the fsyncs of [`WINDOW`] are all from after it, so that there is one in each of these: others are held back by as
-//! much as the promise is missed. Where it is kept with room to spare they get back what they had, quickly but for the rates
-//! round the one at which it was missed last: every burst that was held back would be let in again.
+//! The effect of a step is visible once all fsyncs of [`WINDOW`] come after it, so there is one step per window: the
+//! others are slowed down in proportion to how far the promise is missed. When it is kept with room to spare, they
+//! recover: quickly, except near the rate at which it was last missed, or every burst would be admitted again.
 //!
-//! It need not help: on a disk with one arm a single request in the way makes an fsync late, however few there are. Where all others
-//! are at their floor and fsyncs take hardly less than before, nobody is held back for nothing: that is tried again after a while. So it
-//! is where all others do more than their caps allow: what creates and removes files writes nothing but metadata, which passes them.
+//! This need not help: on a hard disk a single request ahead of it delays an fsync, however few there are. If all
+//! others are at their minimum and fsyncs are hardly faster than before, the caps are lifted, and set again after a
+//! while. The same happens if all others do more than their caps allow: creating and removing files writes only
+//! metadata, which bypasses caps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::capping::{Limit, Rate, WAITS};
 use super::{LatencyMiss, Params, Reason, Sample};
 
-/// Until a step shows, s: fsyncs are counted over so long.
+/// Time until the effect of a step is visible, s: the window of fsync latencies.
 const WINDOW: f64 = 10.0;
-/// A step leaves others no less and no more than these parts of what they had.
+/// Range of the factor by which a step reduces the others' rates.
 const STEP: (f64, f64) = (0.5, 0.9);
-/// They recover when latencies are below this part of what was promised.
+/// Fraction of the promised latency below which the others recover.
 const CALM: f64 = 0.7;
-/// By how much in a step.
+/// Factor of a recovery step.
 const RECOVER: f64 = 1.25;
-/// By how much where the promise was missed before.
+/// Factor of a recovery step near the rate at which the promise was last missed.
 const PROBE: f64 = 1.05;
-/// What counts as there, of the rate at which it was missed.
+/// The range that counts as near, as factors of that rate.
 const NEAR: (f64, f64) = (0.85, 1.1);
-/// What is left to each of the others, of its share of what it did before there was a cap.
+/// Smallest rate of each of the others, as a fraction of its share of its rate before the cap.
 pub(super) const FLOOR: f64 = 0.25;
-/// It helps to hold others back when fsyncs take no more than this part of what they took before.
+/// Caps help if fsyncs take at most this fraction of the time that they took before.
 const HELPS: f64 = 0.75;
-/// Where it does not, it is tried again after so long, s.
+/// Pause after which caps that did not help are tried again, s.
 const PAUSE: f64 = 300.0;
-/// Who does so many times what its cap allows is not held by it: its I/O is metadata.
+/// A tenant that exceeds its cap by this factor is not restricted by it: its I/O is metadata.
 const PASSES: f64 = 1.5;
 
-/// Who is held back for promises, and how that goes.
+/// The tenants that are slowed down for promises, and the progress.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Promises {
     held_back: BTreeMap<String, HeldBack>,
-    /// Since the step before, s.
+    /// Time since the last step, s.
     since_step: f64,
-    /// What fsyncs took when it began, of what was promised; none when it is not known.
+    /// Latency at the first step, as a multiple of the promised one; `None` if unknown.
     before: Option<f64>,
-    /// How long nobody is held back yet (s), because it did not help, and why it did not.
+    /// Remaining pause without caps (s), and why they did not help.
     paused: Option<(f64, LatencyMiss)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct HeldBack {
-    /// What it did before.
+    /// Its rate before.
     did: Limit,
-    /// What it has left of that.
+    /// The fraction of that rate that it may use now.
     part: f64,
-    /// The least of it.
+    /// The minimum of that fraction.
     floor: f64,
-    /// What it had when the promise was missed last.
+    /// The fraction at which the promise was last missed.
     missed_at: f64,
 }
 
 impl Promises {
-    /// With caps that are there already. How much there was before is not known any more: they do not become lower.
+    /// Starts from caps that are already set. The rates from before them are unknown, so these caps are not lowered.
     pub(super) fn found(caps: impl Iterator<Item = (String, Limit)>) -> Self {
         let held_back = caps.map(|(name, did)| (name, HeldBack { did, part: 1.0, floor: 1.0, missed_at: 1.0 }));
         Self { held_back: held_back.collect(), ..Self::default() }
     }
 
-    /// What a tenant is held to.
+    /// The limit of a tenant, if it has one.
     pub(super) fn of(&self, name: &str) -> Option<Limit> {
         self.held_back.get(name).map(|held_back| held_back.did.times(held_back.part))
     }
@@ -75,7 +76,7 @@ impl Promises {
         self.held_back.retain(|name, _| there.contains_key(name));
     }
 
-    /// Goes on after so many seconds, with what tenants do now. Says who waits for longer than was promised when nothing can be done
+    /// One step, `seconds` after the previous one. Returns a tenant whose promise is missed if nothing can be done
     /// about it.
     pub(super) fn hold(
         &mut self,
@@ -111,7 +112,7 @@ impl Promises {
         told(&missed, LatencyMiss::AtFloor)
     }
 
-    /// Whether all who are held back and do I/O do more than their caps allow.
+    /// Whether all slowed-down tenants that do I/O exceed their caps.
     fn is_passed(&self, rates: &BTreeMap<String, Rate>) -> bool {
         let used = |(name, held_back): (&String, &HeldBack)| {
             let does = rates.get(name).filter(|does| does.ops > 0.0)?;
@@ -121,13 +122,13 @@ impl Promises {
         used.peek().is_some() && used.all(|used| used > PASSES)
     }
 
-    /// Holds nobody back for a while.
+    /// Lifts all caps for a while.
     fn give_up(&mut self, missed: &[(&str, f64, f64)], why: LatencyMiss) -> Option<Reason> {
         *self = Self { paused: Some((PAUSE, why)), ..Self::default() };
         told(missed, why)
     }
 
-    /// One step for all others that do I/O; whether there was one to take.
+    /// Slows down all others that do I/O by one step. Returns whether any of them was above its minimum.
     fn hold_back(
         &mut self,
         sample: &Sample,
@@ -155,7 +156,7 @@ impl Promises {
         is_step
     }
 
-    /// Gives others back what they had.
+    /// Lets the others recover by one step.
     fn recover(&mut self, worst: f64, sample: &Sample, rates: &BTreeMap<String, Rate>) {
         if worst >= CALM || self.since_step < WINDOW {
             return;
@@ -175,18 +176,18 @@ impl Promises {
     }
 }
 
-/// Who waits for longer than was promised: what 99 % of its fsyncs took at most, and what was promised, s.
+/// Tenants whose promise is missed, with the measured and the promised 99th percentile, s.
 pub(super) fn missed<'a>(sample: &Sample, params: &'a Params) -> Vec<(&'a str, f64, f64)> {
     promised(sample, params).filter(|(_, found, promised)| found > promised).collect()
 }
 
-/// Tells that nothing can be done for the first of those who wait, and why.
+/// The reason for the first tenant whose promise is missed.
 pub(super) fn told(missed: &[(&str, f64, f64)], why: LatencyMiss) -> Option<Reason> {
     let (tenant, found, promised) = *missed.first()?;
     Some(Reason::LatencyMissed { tenant: tenant.to_owned(), found, promised, why })
 }
 
-/// What fsyncs took of what was promised, where that is most.
+/// The largest latency as a multiple of the promised one.
 fn worst(sample: &Sample, params: &Params) -> f64 {
     promised(sample, params).map(|(_, found, promised)| found / promised).fold(0.0, f64::max)
 }

@@ -6,31 +6,31 @@
 //! m_n = m'_n (I_n S - J_n) / C'_n      S = sum over k of (J_k + i_k / m'_k C'_k)
 //! ```
 //!
-//! with I its share, i its ideal weight, m' the weight in force, J its journal I/O and C' its other I/O in the period. S is what
-//! all together would have done under ideal weights. With C' = 0 the weight is the ideal one, and weights are clamped to what the
-//! controller takes. Idle tenants keep their part of S: whoever works then has weights that are smaller than they need to be, which
-//! the proportional policy makes good.
+//! with I its share, i its ideal weight, m' the current weight, J its journal I/O and C' its other I/O in the period. S
+//! is what all tenants together would have done under ideal weights. With C' = 0 the weight is the ideal one, and
+//! weights are clamped to the range of the controller. Idle tenants keep their part of S: the active ones then have
+//! smaller weights than needed, which a proportional controller compensates.
 //!
-//! Kept for comparison: [`super::correcting`] is what Bulkhead uses.
+//! Kept for comparison; Bulkhead uses [`super::correcting`].
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use super::{LATE_NS, Params, Reason, Sample, Standing, Step, Usage, other_writer, part_of, weights_of};
 
-/// How long a period is, ns.
+/// Length of a period, ns.
 const PERIOD_NS: u64 = 5_000_000_000;
 
-/// A tenant as the equation has it.
+/// A tenant's terms of the equation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tenant {
-    /// Its share, of 1 (I).
+    /// Its share, 0 to 1 (I).
     pub part: f64,
-    /// The weight that it would have without any journal I/O (i).
+    /// Its weight without any journal I/O (i).
     pub ideal: f64,
-    /// The weight in force during the period (m').
+    /// Its weight during the period (m').
     pub weight: f64,
-    /// What it did (C', J).
+    /// Its I/O (C', J).
     pub usage: Usage,
 }
 
@@ -46,18 +46,18 @@ pub fn weights(tenants: &BTreeMap<String, Tenant>, range: &RangeInclusive<f64>) 
     tenants.iter().map(|(name, tenant)| (name.clone(), weight(tenant).clamp(*range.start(), *range.end()))).collect()
 }
 
-/// What is remembered between samples.
+/// The state between samples.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     at_ns: Option<u64>,
-    /// How much of the period is over, and what happened in it.
+    /// Elapsed time of the period, and the I/O in it.
     ns: u64,
     usages: BTreeMap<String, Usage>,
     weights: BTreeMap<String, u32>,
 }
 
-/// Adds samples up to a period, and applies the equation at its end. Figures that are known to be wrong begin a new period; the
-/// paper knows no other reason to stand still.
+/// Accumulates samples over a period, and applies the equation at its end. Samples that are known to be wrong start a
+/// new period; the paper has no other reason to change nothing.
 pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
     let before = state.at_ns.replace(sample.at_ns);
     let reason = match before.map(|before| sample.at_ns.checked_sub(before)) {
@@ -122,13 +122,13 @@ mod tests {
         Tenant { part, ideal: 1000.0 * part, weight, usage: Usage { native, journal } }
     }
 
-    /// Share, weight in force, C', J; the weight that follows.
+    /// Share, current weight, C', J; the resulting weight.
     type Line = (f64, f64, f64, f64, f64);
 
     #[test]
-    fn the_table_that_was_computed_by_hand() {
+    fn weights_match_the_table_computed_by_hand() {
         let table: [&[Line]; 7] = [
-            // Nobody journals: S = 200, 500 * (0.5 * 200) / 100.
+            // No journal I/O: S = 200, 500 * (0.5 * 200) / 100.
             &[(0.5, 500.0, 100.0, 0.0, 500.0), (0.5, 500.0, 100.0, 0.0, 500.0)],
             // One journals 40: S = 40 + 80 + 80 = 200. 500 * (100 - 40) / 80 = 375, 500 * 100 / 80 = 625.
             &[(0.5, 500.0, 80.0, 40.0, 375.0), (0.5, 500.0, 80.0, 0.0, 625.0)],
@@ -139,9 +139,10 @@ mod tests {
             &[(0.7, 700.0, 126.0, 0.0, 777.777_777_777_777_8), (0.3, 300.0, 54.0, 20.0, 222.222_222_222_222_2)],
             // Its journal alone exceeds the share: 0.5 * 200 - 120 < 0. S = 120 + 40 + 40 = 200; 500 * 100 / 40 = 1250.
             &[(0.5, 500.0, 40.0, 120.0, 10.0), (0.5, 500.0, 40.0, 0.0, 1000.0)],
-            // It does nothing but journal: the ideal weight. S = 100 + 0 + 100; 500 * 100 / 100.
+            // It does only journal I/O: the ideal weight. S = 100 + 0 + 100; 500 * 100 / 100.
             &[(0.5, 500.0, 0.0, 100.0, 500.0), (0.5, 500.0, 100.0, 0.0, 500.0)],
-            // A third one is idle, and the others' weights shrink with its part of S. S = 150; 333.3 * (50 - 0) / 75 = 222.2.
+            // The third is idle, and the others' weights shrink by its part of S. S = 150; 333.3 * (50 - 0) / 75 =
+            // 222.2.
             &[
                 (1.0 / 3.0, 1000.0 / 3.0, 75.0, 0.0, 222.222_222_222_222_2),
                 (1.0 / 3.0, 1000.0 / 3.0, 75.0, 0.0, 222.222_222_222_222_2),

@@ -1,4 +1,4 @@
-//! What is read of the host for a step, and how two readings compare.
+//! Readings of the host for a step of the controller, and the differences between two of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,43 +9,43 @@ use crate::observe::activity::Activity;
 use crate::observe::cost::as_f64;
 use crate::units::Bytes;
 
-/// What the kernel says of a tenant's cgroup. Sums count from whenever it was made.
+/// Counters of a tenant's cgroup. Sums start at its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Its weight, with that of the journal thread beside it.
+    /// Its weight, plus that of its journal thread's cgroup.
     pub weight: u32,
-    /// Its `io.max`; `None` where the kernel has none.
+    /// Its `io.max`; `None` if the kernel has no such file.
     pub limit: Option<IoMax>,
-    /// How long some task of it waited for I/O (io.pressure, `some`).
+    /// Total time in which at least one of its tasks waited for I/O (io.pressure, `some`).
     pub waited: Duration,
     /// Operations on the device.
     pub operations: u64,
-    /// Bytes that it moved there.
+    /// Bytes that it read and wrote there.
     pub moved_bytes: u64,
-    /// Bytes that the journal thread beside it moved; 0 where there is none.
+    /// Bytes that its journal thread read and wrote; 0 without a journal thread.
     pub of_journal: u64,
-    /// Whether there is such a thread.
+    /// Whether its journal thread has a cgroup of its own.
     pub has_journal: bool,
 }
 
-/// What was read at one time.
+/// The state of the host at one time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reading {
-    /// When the observation was made, ns of a monotonic clock.
+    /// Time of the observation, ns of a monotonic clock.
     pub at_ns: u64,
-    /// What was observed until then.
+    /// The observation up to then.
     pub seen: Arc<Activity>,
-    /// How long the device was busy.
+    /// Total busy time of the device.
     pub busy: Duration,
-    /// What io.cost let it do (`cost.usage`).
+    /// Total device capacity used, as io.cost accounts it (`cost.usage`).
     pub cost_used: Duration,
-    /// The most bytes that the device takes in one operation; `None` where it is not known, or where time does not go by bytes.
+    /// Largest operation of the device, bytes; `None` if it is unknown, or if device time does not depend on size.
     pub largest: Option<Bytes>,
-    /// Tenants whose cgroups are there.
+    /// Tenants whose cgroups exist.
     pub tenants: BTreeMap<String, Counters>,
 }
 
-/// The time between two readings, s. A clock that stood still or went back has let no time go by, in which nothing was done.
+/// The time between two readings, s. If the clock stood still or went back, no time has passed and all rates are 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Interval(f64);
 
@@ -54,17 +54,17 @@ impl Interval {
         Self(Duration::from_nanos(at_ns.saturating_sub(before_ns)).as_secs_f64())
     }
 
-    /// Which part of it a sum of time grew by, 0 to 1.
+    /// Growth of a sum of time as a fraction of the interval, 0 to 1.
     pub(super) fn part(self, now: Duration, before: Duration) -> f64 {
         if self.0 > 0.0 { (now.saturating_sub(before).as_secs_f64() / self.0).min(1.0) } else { 0.0 }
     }
 
-    /// By how much a sum grew, per second.
+    /// Growth of a counter, per second.
     pub(super) fn growth(self, now: u64, before: u64) -> f64 {
         self.per_second(now.saturating_sub(before))
     }
 
-    /// So many in it, per second.
+    /// `n` events in the interval, per second.
     pub(super) fn per_second(self, n: u64) -> f64 {
         if self.0 > 0.0 { as_f64(n) / self.0 } else { 0.0 }
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_compared_by_the_time_between() {
+    fn differences_are_divided_by_the_interval() {
         let interval = Interval::between(1_000_000_000, 3_000_000_000);
         let part = interval.part(Duration::from_secs(6), Duration::from_secs(5));
         assert!((part - 0.5).abs() < 1e-12 && (interval.growth(30, 10) - 10.0).abs() < 1e-12);
@@ -85,7 +85,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sums_that_jump_and_clocks_that_stand_still_do_no_harm(times: [u64; 2], sums: [u64; 2], waited: [u64; 2]) {
+        fn jumping_sums_and_stopped_clocks_are_harmless(times: [u64; 2], sums: [u64; 2], waited: [u64; 2]) {
             let interval = Interval::between(times[0], times[1]);
             let waited = waited.map(Duration::from_nanos);
             let (part, rate) = (interval.part(waited[1], waited[0]), interval.growth(sums[1], sums[0]));

@@ -1,25 +1,25 @@
 //! Whether tenants share a journal, so that none of them may be capped.
 //!
-//! Whoever commits a shared journal waits for the writes of those that are held back: a cap would slow everybody down. A commit comes
-//! every 5 to 6 s where ext4's timer makes it, and tenants write in bursts: two that share a journal are seen in it within one step
-//! only now and then, and a cap set between two such steps makes the next commit late.
+//! A commit of a shared journal waits for the writes of capped tenants, so that a cap would slow down all of them.
+//! ext4's timer commits every 5 to 6 s, and tenants write in bursts: two tenants that share a journal appear in it
+//! within the same step only now and then, and a cap set between two such steps delays the next commit.
 
 use std::time::Duration;
 
 use super::lasting::Lasting;
 
-/// How long a journal counts as shared after two tenants were last seen in it within a step.
+/// How long a journal counts as shared after two tenants last appeared in it within the same step.
 const SHARED_FOR: Duration = Duration::from_secs(60);
 
-/// When a journal was last shared.
+/// Remembers when a journal was last shared.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sharing {
     shared: Lasting,
 }
 
 impl Sharing {
-    /// Takes up whether two tenants had journal I/O on one file system in this step ([`super::usage::share_a_journal`]); whether
-    /// tenants may be capped.
+    /// Records whether two tenants had journal I/O on the same file system in this step
+    /// ([`super::usage::share_a_journal`]), and returns whether tenants may be capped.
     pub fn allows_caps(&mut self, at_ns: u64, is_shared: bool) -> bool {
         if is_shared {
             self.shared.see(at_ns);
@@ -45,7 +45,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_is_capped_for_exactly_a_minute_after_the_last_sharing(
+        fn caps_are_refused_for_exactly_a_minute_after_the_last_sharing(
             course in prop::collection::vec((0u64..40_000_000_000, prop::bool::weighted(0.2)), 1..100)
         ) {
             let (mut sharing, mut at_ns, mut shared_ns) = (Sharing::default(), 0, None);
@@ -58,7 +58,7 @@ mod tests {
         }
 
         #[test]
-        fn no_clock_allows_caps_where_a_journal_is_shared(
+        fn a_shared_journal_refuses_caps_for_any_clock(
             course in prop::collection::vec((any::<u64>(), any::<bool>()), 1..50)
         ) {
             let mut sharing = Sharing::default();

@@ -1,25 +1,26 @@
-//! A container's weight beside its journal thread's, where the thread runs in a cgroup of its own.
+//! Splitting a container's weight between its own cgroup and that of its journal thread.
 //!
-//! Both cgroups are the container's, so that their weights sum to what the controller gave it. Which part is the thread's follows what
-//! both do: with too little, every fsync of the container waits for a thread that nobody serves; with too much, weight lies idle while
-//! the container has less than its share. A commit comes in bursts, so that a part is that of the last seconds.
+//! Both cgroups belong to the container, so that their weights add up to the container's weight. The split follows the
+//! I/O of both: with too little weight, the journal thread is starved and every fsync of the container waits for it;
+//! with too much, weight is unused while the container gets less than its share. Commits come in bursts, so the split
+//! is based on the last seconds.
 
 use std::ops::RangeInclusive;
 
-/// The thread's part of the weight before anything is known, of 1.
+/// The thread's fraction of the weight before anything was measured.
 pub const JOURNAL_AT_FIRST: f64 = 0.1;
-/// The least weight that can be split: 1 for either.
+/// The smallest weight that can be split: 1 each.
 pub const LEAST_SPLIT: u32 = 2;
 
-/// What is remembered of what was done, from step to step: a part is that of the last 15 s or so.
+/// Decay of past I/O per step: averages cover about the last 15 s.
 const KEPT: f64 = 0.93;
-/// The thread's part of its container's weight, of 1. Neither starves, whatever the other one does.
+/// Range of the thread's fraction of its container's weight. Neither starves, whatever the other one does.
 const JOURNAL_PART: RangeInclusive<f64> = 0.05..=0.9;
-/// A part that changes by no more leaves the weights.
+/// Smaller changes of the fraction leave the weights alone.
 const PART_BAND: f64 = 0.05;
 
-/// What a container and the journal thread beside it did lately, bytes per second in all steps that are remembered, and which part of
-/// the weight the thread has.
+/// Recent I/O of a container and its journal thread, as decaying sums of bytes per second, and the thread's fraction of
+/// the weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct JournalPart {
     journal: f64,
@@ -28,15 +29,15 @@ pub struct JournalPart {
 }
 
 impl JournalPart {
-    /// Takes up what the thread did in this step, and what it and the container did together, bytes per second.
+    /// Records a step's I/O of the thread, and of thread and container together, bytes per second.
     pub fn saw(&mut self, journal: f64, both: f64) {
         self.journal = KEPT * self.journal + journal;
         self.both = KEPT * self.both + both;
     }
 
-    /// The weight of both that is to be written: the one that the controller `changes` it to, or the one that was `found` where it
-    /// is right but its parts are not; `None` to leave the weights. Weights that another program sets (`is_ours` is false) are not
-    /// split again. What is returned is taken to be written, with the thread's part as [`Self::part`] has it then.
+    /// The combined weight to write: the controller's new weight (`changes`), or the one that was `found` if only its
+    /// split is out of date; `None` to leave the weights. Weights that another program sets (`is_ours` is false) are
+    /// not split again. The caller is assumed to write the result, split by [`Self::fraction`].
     pub fn write(&mut self, changes: Option<u32>, found: u32, is_ours: bool) -> Option<u32> {
         let is_far = (self.wanted() - self.set).abs() > PART_BAND;
         let is_split_again = is_ours && found >= LEAST_SPLIT && is_far;
@@ -47,7 +48,7 @@ impl JournalPart {
         weight
     }
 
-    /// The thread's part of the weight, of 1, as it was last written.
+    /// The thread's fraction of the weight, as last written.
     #[must_use]
     pub fn part(&self) -> f64 {
         self.set
@@ -59,8 +60,8 @@ impl JournalPart {
     }
 }
 
-/// A container's weight without its journal thread's, and the thread's, which is this part of it, of 1. Both are 1 at least, and sum to
-/// the weight if that is [`LEAST_SPLIT`] at least.
+/// Splits a weight into the container's and the thread's; `journal` is the thread's fraction. Both are at least 1, and
+/// add up to the weight if that is at least [`LEAST_SPLIT`].
 #[must_use]
 pub fn split(weight: u32, journal: f64) -> (u32, u32) {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of an u32")]
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_follows_what_was_done_within_fifteen_seconds() {
+    fn the_split_follows_the_io_within_fifteen_seconds() {
         let mut part = JournalPart::default();
         (0..60).for_each(|_| part.saw(0.0, 100.0));
         assert_eq!((part.write(Some(100), 100, true), part.part()), (Some(100), 0.05));
@@ -93,26 +94,26 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_that_cannot_be_split_leaves_one_for_either() {
+    fn a_weight_that_cannot_be_split_becomes_one_each() {
         assert_eq!((split(0, 0.5), split(1, 0.9), split(2, 0.9), split(2, 0.0)), ((1, 1), (1, 1), (1, 1), (1, 1)));
         assert_eq!((split(100, 0.1), split(100, 0.0), split(100, 1.0)), ((90, 10), (99, 1), (1, 99)));
     }
 
     proptest! {
         #[test]
-        fn parts_sum_to_the_weight_and_neither_is_zero(weight in prop_oneof![0..20u32, any::<u32>()], part in 0.0..=1.0f64) {
+        fn both_weights_sum_to_the_weight_and_neither_is_zero(weight in prop_oneof![0..20u32, any::<u32>()], part in 0.0..=1.0f64) {
             let (own, journal) = split(weight, part);
             prop_assert!(own >= 1 && journal >= 1);
             if weight >= LEAST_SPLIT {
                 prop_assert_eq!(own.checked_add(journal), Some(weight));
-                // Rounded, and not to nothing.
+                // Rounded, but never to 0.
                 prop_assert!((f64::from(journal) - part * f64::from(weight)).abs() <= 1.0, "{own} and {journal}");
             }
         }
 
-        /// Whatever is done, and whoever writes weights meanwhile.
+        /// For any I/O, and any other writer of weights.
         #[test]
-        fn a_part_is_in_its_range_and_moves_for_a_reason(
+        fn the_split_stays_in_its_range_and_changes_for_a_reason(
             course in prop::collection::vec((rates(), prop::option::weighted(0.2, 1u32..10_000), 0u32..200, any::<bool>()), 1..80)
         ) {
             let mut part = JournalPart::default();
@@ -135,7 +136,7 @@ mod tests {
         }
 
         #[test]
-        fn what_does_not_change_is_written_once((journal, both) in rates(), found in 2u32..1000) {
+        fn constant_io_is_written_once((journal, both) in rates(), found in 2u32..1000) {
             let mut part = JournalPart::default();
             let written = (0..200).filter_map(|_| {
                 part.saw(journal, both);

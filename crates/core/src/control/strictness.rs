@@ -1,26 +1,28 @@
-//! When BFQ's tunables are those that weights need ([`STRICT`]), and when they are as before the hold.
+//! When BFQ has the tunables that weights need ([`STRICT`]), and when those from before the hold.
 //!
-//! Weights hold between tenants that wait for each of their requests only where BFQ waits for the next one, too. A task that calls
-//! fsync sends no next one: it waits for its journal thread, and a strict BFQ leaves the device idle meanwhile (an fsync took 166 and
-//! 187 ms instead of 70 and 80 beside each other, as measured in the lab). While somebody does that all the time the tunables are as
-//! before, and caps hold the shares.
+//! Between tenants that wait for each of their requests, weights have an effect only if BFQ waits for the next request
+//! as well. A task in fsync sends no next request: it waits for its journal thread, and a strict BFQ leaves the device
+//! idle meanwhile (two tenants' fsyncs took 166 and 187 ms instead of 70 and 80 ms, measured in the lab). While a
+//! tenant calls fsync all the time, the tunables are as before the hold, and caps enforce the shares.
 //!
-//! Such loads pause now and then, and a BFQ that is strict in each pause has the next fsyncs wait: it is relaxed at once, and strict
-//! again only after [`SYNCED_FOR`] without.
+//! Such loads pause now and then, and a BFQ that turned strict in each pause would delay the next fsyncs. So it is
+//! relaxed at once, and strict again only after [`SYNCED_FOR`] without such a load.
 
 use std::time::Duration;
 
 use super::lasting::Lasting;
 
-/// BFQ with these holds shares of tenants that wait for each of their requests. By default it serves somebody else in the pause between
-/// two requests (`bfq_inject_limit`, since 5.2), so that two such readers have the same whatever their weights are, and favours those
-/// that began lately (kernel `Documentation/block/bfq-iosched.rst`). It waits for a tenant that thinks for no more than half of
-/// `slice_idle`, ms (`bfq_update_has_short_ttime`); with the default of 8, weights did nothing in spells, as measured in the lab.
+/// Tunables with which BFQ enforces shares of tenants that wait for each of their requests. By default it serves
+/// another queue in the pause between two requests (`bfq_inject_limit`, since 5.2), so that two such readers get the
+/// same whatever their weights are, and it favours recently started ones (kernel
+/// `Documentation/block/bfq-iosched.rst`). It idles for a tenant whose think time is at most half of `slice_idle`, ms
+/// (`bfq_update_has_short_ttime`); with the default of 8, weights had no effect for periods of time, measured in the
+/// lab.
 pub const STRICT: [(&str, &str); 3] = [("strict_guarantees", "1"), ("low_latency", "0"), ("slice_idle", "20")];
 
-/// Calls of fsync per second from which on a tenant does nothing else.
+/// Calls of fsync per second from which on a tenant counts as one that does nothing else.
 const SYNCS: f64 = 5.0;
-/// How long BFQ is not strict after the last second with as many.
+/// How long BFQ stays relaxed after the last second with that many.
 const SYNCED_FOR: Duration = Duration::from_secs(60);
 
 /// A tunable's value in [`STRICT`]; `None` for one that is not in it.
@@ -29,24 +31,24 @@ pub fn strict_value(tunable: &str) -> Option<&'static str> {
     STRICT.iter().find(|(name, _)| *name == tunable).map(|(_, value)| *value)
 }
 
-/// Whether BFQ is to be strict, and what it was last set to.
+/// Decides whether BFQ is strict, and remembers what was last set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Strictness {
     synced: Lasting,
-    /// `None` while it is not known: a daemon that starts finds tunables of either kind.
+    /// `None` while unknown: at the daemon's start either kind may be set.
     is_strict: Option<bool>,
 }
 
 impl Strictness {
-    /// Takes up how often each tenant called fsync, per second.
+    /// Records each tenant's rate of fsync calls, per second.
     pub fn saw(&mut self, at_ns: u64, rates: impl IntoIterator<Item = f64>) {
         if rates.into_iter().any(|rate| rate >= SYNCS) {
             self.synced.see(at_ns);
         }
     }
 
-    /// Whether the tunables are to be strict (`true`) or as before the hold from now on; `None` where they stay as they are. What
-    /// is returned is taken to be set.
+    /// The tunables to set now: strict ones (`true`) or those from before the hold; `None` to leave them. The caller is
+    /// assumed to set them.
     pub fn change(&mut self, at_ns: u64) -> Option<bool> {
         let is_strict = !self.synced.is_within(at_ns, SYNCED_FOR);
         (self.is_strict.replace(is_strict) != Some(is_strict)).then_some(is_strict)
@@ -61,7 +63,7 @@ mod tests {
 
     const SYNCED_FOR_NS: u64 = 60_000_000_000;
 
-    /// Steps of up to 30 s each, and what the tenants called in each: often, seldom, or nothing.
+    /// Steps of up to 30 s each, with two tenants' rates of fsync calls: many, few, or none.
     fn courses() -> impl Strategy<Value = Vec<(u64, [f64; 2])>> {
         let rate = prop_oneof![4 => Just(0.0), 1 => 0.0..5.0f64, 1 => 5.0..500.0f64];
         let step = prop_oneof![Just(0), 1u64..2_000_000_000, 2_000_000_000..30_000_000_000u64];
@@ -69,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_step_sets_what_is_not_known() {
+    fn the_first_step_sets_unknown_tunables() {
         assert_eq!(Strictness::default().change(0), Some(true));
         let mut synced = Strictness::default();
         synced.saw(0, [5.0]);
@@ -77,15 +79,16 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_hold_sets_has_a_strict_value() {
+    fn only_tunables_of_a_hold_have_a_strict_value() {
         assert_eq!(STRICT.map(|(tunable, _)| strict_value(tunable)), [Some("1"), Some("0"), Some("20")]);
         assert_eq!(strict_value("max_budget"), None);
     }
 
     proptest! {
-        /// What is in force follows from the time since the last second with many fsyncs alone; changes are its edges.
+        /// The tunables depend only on the time since the last second with many fsyncs, and are set only when they
+        /// change.
         #[test]
-        fn bfq_is_strict_but_for_a_minute_after_syncs(course in courses()) {
+        fn bfq_is_strict_except_for_a_minute_after_fsyncs(course in courses()) {
             let (mut strictness, mut at_ns) = (Strictness::default(), 0u64);
             let (mut in_force, mut synced_ns, mut relaxed_ns) = (None, None, None::<u64>);
             for (step_ns, rates) in course {
@@ -110,7 +113,7 @@ mod tests {
         }
 
         #[test]
-        fn a_clock_that_jumps_or_rates_that_are_none_do_no_harm(
+        fn jumping_clocks_and_invalid_rates_are_harmless(
             course in prop::collection::vec((any::<u64>(), any::<f64>()), 1..50)
         ) {
             let (mut strictness, mut in_force) = (Strictness::default(), None);

@@ -1,4 +1,4 @@
-//! What tenants did on a device, from what was observed.
+//! The I/O of tenants on a device, taken from an observation.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -9,11 +9,11 @@ use crate::model::Unit;
 use crate::observe::activity::{Activity, ContainerView, FileSystemView};
 use crate::observe::cost::as_f64;
 
-/// What each of these tenants did on a device between two observations, whose difference is `seen`.
+/// The I/O of each tenant on a device in `seen`, the difference of two observations.
 ///
-/// Journal I/O is what a tenant caused on file systems on the device, less what the kernel charged to it there. In device time
-/// that is its part of the time that the device spent with metadata and flushes. It may be negative, when a tenant's own threads
-/// wrote for others.
+/// Journal I/O is the journal I/O that a tenant caused on file systems on the device, minus what the kernel charged to
+/// it there. In device time, it is the tenant's part of the time that the device spent on metadata and flushes. It is
+/// negative when the tenant's own threads wrote for others.
 #[must_use]
 pub fn usages(
     seen: &Activity,
@@ -50,7 +50,7 @@ pub fn usages(
     tenants.iter().map(|(name, identity)| (name.clone(), usage(identity))).collect()
 }
 
-/// Whether two of these tenants caused journal I/O on one file system in what was `seen`.
+/// Whether two of these tenants caused journal I/O on the same file system in `seen`.
 #[must_use]
 pub fn share_a_journal(seen: &Activity, tenants: &BTreeMap<String, Identity>) -> bool {
     let keys: HashSet<(ContainerKind, &str)> = tenants.values().map(Identity::key).collect();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn journal_is_what_others_wrote_for_it_on_this_device() {
+    fn journal_io_is_what_others_wrote_for_a_tenant_on_the_device() {
         let tenants = BTreeMap::from([
             ("db".to_owned(), identify("/system.slice/db.service")),
             ("idle".to_owned(), identify("/system.slice/idle.service")),
@@ -124,7 +124,7 @@ mod tests {
         let bytes = usages(&seen(), &sda, Unit::Bytes, &tenants);
         assert_eq!(bytes["db"], Usage { native: 300.0, journal: 2000.0 });
         assert_eq!(bytes["idle"], Usage::default());
-        // A quarter of the metadata's bytes, and so of the time for it.
+        // It caused a quarter of the metadata's bytes, and is charged a quarter of the time.
         let time = usages(&seen(), &sda, Unit::Time, &tenants);
         assert!((time["db"].native - 0.25).abs() < 1e-12 && (time["db"].journal - 0.1).abs() < 1e-12, "{time:?}");
     }

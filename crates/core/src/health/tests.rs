@@ -39,7 +39,7 @@ fn a_pool_is_nearly_full_from_its_threshold_on() {
     let found = of_space(&files(), &space(10 * GIB - 1));
     assert_eq!(ids(&found), ["pool_nearly_full"]);
     assert_eq!((&*found[0].object, found[0].evidence.contains("of 100 GiB are free")), ("pool p", true));
-    // A thick pool gives out what is free, and nothing else takes of it.
+    // A thick pool's free space is used by new volumes only.
     let thick = pool(PoolSource::Lvm { vg: "vg".to_owned(), thin_pool: None, device: None });
     assert_eq!(of_space(&thick, &space(0)), []);
     let of_thin = |data, metadata| {
@@ -52,7 +52,7 @@ fn a_pool_is_nearly_full_from_its_threshold_on() {
 }
 
 #[test]
-fn what_lvm_reports_is_critical() {
+fn a_problem_reported_by_lvm_is_critical() {
     let space =
         Space { health: "needs_check".to_owned(), is_partial: true, ..Space::new(Bytes(GIB), Bytes(GIB), Bytes(4096)) };
     let found = of_space(&thin(), &space);
@@ -62,7 +62,7 @@ fn what_lvm_reports_is_critical() {
 }
 
 #[test]
-fn a_volume_of_which_nothing_was_looked_at_has_no_findings() {
+fn a_volume_without_facts_has_no_findings() {
     assert_eq!(of_volume(&volume(), &VolumeFacts::default()), []);
     let fine = Backing::Served { has_server: true, lost_base: None, unprepared: Bytes(0) };
     let facts = VolumeFacts { backing: Some(&fine), accounting: Some(&Accounting::NotMounted), ..Default::default() };
@@ -70,7 +70,7 @@ fn a_volume_of_which_nothing_was_looked_at_has_no_findings() {
 }
 
 #[test]
-fn what_a_copy_loses_is_said_as_long_as_it_lies_on_layers() {
+fn a_copy_has_findings_while_it_depends_on_layers() {
     let of = |volume: &Volume, n, backing: Option<&Backing>| {
         let layers = layers(n);
         let facts = VolumeFacts { backing, layers: Some(&layers), ..Default::default() };
@@ -87,7 +87,7 @@ fn what_a_copy_loses_is_said_as_long_as_it_lies_on_layers() {
 }
 
 #[test]
-fn what_a_device_lacks_is_said() {
+fn a_device_has_findings_about_what_it_lacks() {
     let of = |backing: &Backing| of_volume(&volume(), &VolumeFacts { backing: Some(backing), ..Default::default() });
     assert_eq!(of(&Backing::LogicalVolume), []);
     let by_choice = of(&Backing::Loop { direct_io: true, no_ublk: None });
@@ -100,7 +100,7 @@ fn what_a_device_lacks_is_said() {
 }
 
 #[test]
-fn what_an_operator_does_and_where_the_journal_is_not_charged_is_said() {
+fn mappings_and_uncharged_journals_are_findings() {
     let accounting = Accounting::None { reason: "its journal thread was not found".to_owned() };
     let facts = VolumeFacts {
         is_mapped: true,
@@ -115,7 +115,7 @@ fn what_an_operator_does_and_where_the_journal_is_not_charged_is_said() {
 }
 
 #[test]
-fn an_import_has_no_token_to_go_on_with() {
+fn an_unfinished_import_cannot_be_resumed() {
     let volume = "p/r".parse().unwrap();
     let unfinished =
         |content| of_unfinished(Unfinished { volume: &volume, content, received: Bytes(0), size: Bytes(GIB) });
@@ -129,7 +129,7 @@ fn an_import_has_no_token_to_go_on_with() {
 }
 
 #[test]
-fn what_all_tenants_lack_is_about_the_host() {
+fn a_condition_of_all_tenants_is_a_finding_of_the_host() {
     let tenant =
         Tenant { name: "db".parse().unwrap(), share: Share::DEFAULT, limits: vec![], volumes: vec![], removing: true };
     let refused = Fault::new(Code::Unsupported, "cgroup /", "a realtime process is below it").hint("move that");

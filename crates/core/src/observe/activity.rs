@@ -1,8 +1,8 @@
-//! What containers did: sums per container, not per cgroup, and what happened between two of them.
+//! Activity of containers: sums per container (not per cgroup), and differences between two states of them.
 //!
-//! Owns: the sums by container, device and file system, their differences, and the shares that follow from them. Both ends of the
-//! API work with these values: the daemon enforces shares by them, and a front end shows what happened since it last asked.
-//! Does not: name a cgroup ([`super::naming`]).
+//! Owns: the sums by container, device and file system, their differences, and the shares derived from them. Both ends
+//! of the API use these values: the daemon enforces shares with them, and front ends show differences between two
+//! answers. Does not: name a cgroup ([`super::naming`]).
 
 use std::collections::HashMap;
 
@@ -12,11 +12,12 @@ use super::histogram::Histogram;
 use super::record::Kind;
 use crate::identity::{ContainerKind, Identity};
 
-/// What the sums of containers are called that are gone for long.
+/// Name of the sum over containers that were removed long ago.
 pub const REMOVED: &str = "(removed containers)";
 
-/// Whether this is the line for containers that are gone for long. It takes up the sums of each of them at once, so that its
-/// differences are not what was done meanwhile. No container is called so: a cgroup without a better name is called by its path.
+/// Whether this is the sum over containers that were removed long ago. Each of their sums is added at once, so that
+/// differences of this sum are not recent activity. No container has this name: a cgroup without a better name has its
+/// path.
 #[must_use]
 pub fn is_removed(identity: &Identity) -> bool {
     identity.kind == ContainerKind::Cgroup && identity.name == REMOVED
@@ -30,14 +31,14 @@ pub struct JournalBytes {
     pub commit_bytes: u64,
     /// File data that the journal thread wrote inside commits.
     pub ordered_bytes: u64,
-    /// Metadata written to its place in the file system.
+    /// Metadata that was checkpointed: written to its final location.
     pub checkpoint_bytes: u64,
     /// Fast-commit blocks.
     pub fast_commit_bytes: u64,
 }
 
 impl JournalBytes {
-    /// Those of one kind.
+    /// Bytes of one kind.
     #[must_use]
     pub const fn of(&self, kind: Kind) -> u64 {
         match kind {
@@ -48,7 +49,7 @@ impl JournalBytes {
         }
     }
 
-    /// All of them.
+    /// Bytes of all kinds.
     #[must_use]
     pub fn total(&self) -> u64 {
         Kind::ALL.iter().map(|kind| self.of(*kind)).sum()
@@ -78,15 +79,16 @@ pub struct FileSystemShare {
     /// The file system's device, as in [`FileSystemView`].
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub device: String,
-    /// What it caused there.
+    /// Journal bytes that it caused there.
     #[serde(flatten)]
     pub journal: JournalBytes,
-    /// Journal bytes that its own threads wrote there, whoever caused them: the kernel has charged it for those already.
+    /// Journal bytes that its own threads wrote there, whichever container caused them: the kernel has charged it for
+    /// these already.
     #[serde(default)]
     pub native_bytes: u64,
 }
 
-/// What a container has of a device, and is meant to have.
+/// A container's use of a device, and its target.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DeviceShare {
@@ -100,23 +102,23 @@ pub struct DeviceShare {
     /// Bytes that it wrote.
     #[serde(default)]
     pub written_bytes: u64,
-    /// Device time that it would have had by the weights of those that were active with it, counted 5 times a second; `None`
-    /// where its weight cannot be read, or none applies (the root cgroup).
+    /// Device time that its weight entitled it to among the containers active at the same time, accumulated 5 times a
+    /// second; `None` if its weight cannot be read, or none applies (root cgroup).
     pub target_seconds: Option<f64>,
-    /// Its part of the device time of all containers (0 to 1).
+    /// Its fraction of the device time of all containers (0 to 1).
     pub achieved_share: f64,
-    /// The part of that time that it is meant to have.
+    /// The target for that fraction.
     pub target_share: Option<f64>,
 }
 
-/// One container, tenant, unit or other cgroup that did something.
+/// One container, tenant, unit or other cgroup that was active.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ContainerView {
-    /// Who it is.
+    /// Its identity.
     #[serde(flatten)]
     pub identity: Identity,
-    /// Journal bytes that it caused, whoever wrote them.
+    /// Journal bytes that it caused, whichever thread wrote them.
     pub journal: Vec<FileSystemShare>,
     /// Bytes that devices read for it, as the kernel charged them.
     pub read_bytes: u64,
@@ -124,10 +126,10 @@ pub struct ContainerView {
     pub written_bytes: u64,
     /// Device time that its requests took.
     pub device_seconds: f64,
-    /// The same by device, with the share that it is meant to have.
+    /// The same by device, with its target share.
     #[serde(default)]
     pub devices: Vec<DeviceShare>,
-    /// Its calls of fsync, fdatasync, and `O_SYNC` writes.
+    /// Latencies of its fsync and fdatasync calls, and `O_SYNC` writes.
     pub fsync: Histogram,
 }
 
@@ -144,7 +146,7 @@ impl ContainerView {
         total
     }
 
-    /// What it has of the device that spent most time for it.
+    /// Its use of the device that spent most time on it.
     #[must_use]
     pub fn main_device(&self) -> Option<&DeviceShare> {
         self.devices.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds))
@@ -172,7 +174,7 @@ impl ContainerView {
     }
 }
 
-/// A file system that is observed.
+/// An observed file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct FileSystemView {
@@ -182,14 +184,14 @@ pub struct FileSystemView {
     pub mount_point: Option<String>,
     /// Names of the physical devices below it.
     pub disks: Vec<String>,
-    /// Commits.
+    /// Number of commits.
     pub commits: u64,
-    /// All its journal bytes, as the block layer saw them.
+    /// All its journal bytes, as the block layer counted them.
     pub journal: JournalBytes,
-    /// The part of them that nobody can be named for.
+    /// The part of them without a known owner.
     pub unattributed: JournalBytes,
-    /// Bytes of the journal that are not in those yet: of commits that ended just now, and of its superblock, which is charged with
-    /// the next commit.
+    /// Journal bytes that are not included yet: those of commits that have just ended, and of the journal's superblock,
+    /// which is charged with the next commit.
     pub pending_bytes: u64,
 }
 
@@ -197,13 +199,13 @@ pub struct FileSystemView {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DeviceTime {
-    /// Its kernel name, for example `sda`; its number when that is not known.
+    /// Its kernel name, for example `sda`; its number if that is unknown.
     pub device: String,
-    /// Time that it was busy with file data.
+    /// Busy time with file data, seconds.
     pub data_seconds: f64,
-    /// With metadata: the journal and checkpoints.
+    /// Busy time with metadata: the journal and checkpoints, seconds.
     pub metadata_seconds: f64,
-    /// With flushes of its cache.
+    /// Busy time with flushes of its cache, seconds.
     pub flush_seconds: f64,
 }
 
@@ -211,22 +213,22 @@ pub struct DeviceTime {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct BlameView {
-    /// Who waited.
+    /// The waiting container.
     pub victim: Identity,
-    /// Because of whom (of itself, too); `None` for time that nobody can be named for.
+    /// The container that it waited for, possibly itself; `None` for time without a known cause.
     pub culprit: Option<Identity>,
-    /// How long.
+    /// The time, seconds.
     pub seconds: f64,
 }
 
 impl BlameView {
-    /// Whom it is about.
+    /// The key of the pair.
     fn pair(&self) -> ((ContainerKind, &str), Option<(ContainerKind, &str)>) {
         (self.victim.key(), self.culprit.as_ref().map(Identity::key))
     }
 }
 
-/// What the tracer had no room for.
+/// Events that the tracer had no space to record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LossView {
@@ -245,27 +247,27 @@ pub struct LossView {
 /// Sums since the observation began.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Activity {
-    /// How long was observed.
+    /// Duration of the observation.
     pub observed_seconds: f64,
-    /// What was lost: where that is more than nothing, the other sums are too small.
+    /// Lost events; if there are any, the other sums are too small.
     pub losses: LossView,
-    /// The containers that did something, by name.
+    /// The active containers, by name.
     pub containers: Vec<ContainerView>,
-    /// The devices that did something.
+    /// The active devices.
     pub devices: Vec<DeviceTime>,
-    /// The file systems that are observed.
+    /// The observed file systems.
     pub file_systems: Vec<FileSystemView>,
     /// How long containers waited for each other.
     pub blame: Vec<BlameView>,
 }
 
 impl Activity {
-    /// What happened since an earlier time of the same observation. Containers that did nothing are omitted.
+    /// The difference to an earlier state of the same observation. Containers without activity are omitted.
     #[must_use]
     pub fn since(self, before: &Self) -> Self {
         let mut new = self;
         if new.observed_seconds < before.observed_seconds {
-            // Another observation, which began after the earlier one: all of it is new.
+            // Another observation, which began later: all of it is new.
             return new;
         }
         new.containers.retain(|view| !is_removed(&view.identity));
@@ -321,13 +323,13 @@ impl Activity {
             let seconds = old.get(&view.pair()).map_or(0.0, |old| old.seconds);
             view.seconds -= seconds;
         }
-        // Less is rounding.
+        // Smaller values are rounding errors.
         new.blame.retain(|view| view.seconds > 1e-9);
         new
     }
 }
 
-/// The container that made another one wait most, and for how long; `None` when there is none.
+/// The container that another one waited for most, and for how long; `None` if there is none.
 #[must_use]
 pub fn top_culprit<'a>(blame: &'a [BlameView], victim: &Identity) -> Option<(&'a Identity, f64)> {
     let others = blame.iter().filter(|view| view.victim == *victim && view.culprit.as_ref() != Some(victim));
@@ -335,7 +337,7 @@ pub fn top_culprit<'a>(blame: &'a [BlameView], victim: &Identity) -> Option<(&'a
     named.max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// Sets the shares of each device, which are parts of the time that it spent for all of these.
+/// Computes the shares of each device, as fractions of its time for all of these containers.
 pub(super) fn work_out_shares(containers: &mut [ContainerView]) {
     let mut sums: HashMap<String, f64> = HashMap::new();
     for device in containers.iter().flat_map(|view| &view.devices) {
@@ -343,14 +345,14 @@ pub(super) fn work_out_shares(containers: &mut [ContainerView]) {
     }
     for device in containers.iter_mut().flat_map(|view| &mut view.devices) {
         let sum = sums.get(&device.device).copied().unwrap_or(0.0);
-        // Of nothing everybody has 0.
+        // If there was none, all shares are 0.
         let scale = if sum > 0.0 { 1.0 / sum } else { 0.0 };
         device.achieved_share = device.seconds * scale;
         device.target_share = device.target_seconds.map(|seconds| seconds * scale);
     }
 }
 
-/// Views by what tells them apart: there may be thousands of them.
+/// Indexes views by key: there may be thousands of them.
 fn by_key<'a, T, K: std::hash::Hash + Eq>(views: &'a [T], key: impl Fn(&'a T) -> K) -> HashMap<K, &'a T> {
     views.iter().map(|view| (key(view), view)).collect()
 }

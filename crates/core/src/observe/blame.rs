@@ -1,9 +1,10 @@
-//! Why an fsync took its time: whose requests the device served meanwhile, and whose blocks were in the commits it waited for.
+//! Causes of a wait in fsync: the cgroups whose requests the device served meanwhile, and those with blocks in the
+//! commits that it waited for.
 //!
-//! A wait is split in two. As long as the device was busy, the causes are those whom it served, in proportion to the device time
-//! they took: this holds for data, for the journal and for queueing behind others alike. As long as it was not, the wait was for
-//! the commit itself (handles that had to end, requests that a controller held back), and the causes are those whose bytes the
-//! commits carried. What neither explains has no cause that can be named.
+//! A wait has two parts. While the device was busy, the causes are the cgroups that it served, in proportion to their
+//! device time: data, journal and queueing alike. While it was idle, the wait was for the commit itself (open handles,
+//! requests delayed by a controller), and the causes are the cgroups with bytes in the commits. The remainder has no
+//! known cause.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -11,15 +12,15 @@ use super::charge::{Parts, add, pro_rata, pro_rata_or};
 use super::record::{CgroupId, Commit, LogWrite, Service, ServiceClass, ServiceKey, Sync};
 use crate::units::DevNo;
 
-/// For how long the causes of a wait are remembered before its end.
+/// How long before the end of a wait its causes are remembered.
 const MEMORY_NS: u64 = 60_000_000_000;
-/// And how many commits and writes to logs at most, of all file systems.
+/// Maximum number of remembered commits and log writes, over all file systems.
 const MAX_COMMITS: usize = 16_384;
 
-/// By what somebody makes others wait.
+/// How a cgroup makes others wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
-    /// Blocks in the journal: the device's time for them and other metadata, and the commit's own for handles and requests.
+    /// Blocks in the journal: device time for them and other metadata, and time of the commit itself.
     Journal,
     /// File data that had to be written inside the commit.
     Ordered,
@@ -27,29 +28,29 @@ pub enum Cause {
     Queue,
     /// Bytes in the device's cache when it was flushed.
     Flush,
-    /// Neither the device nor a commit explains it.
+    /// Time that neither the device nor a commit explains.
     Unexplained,
 }
 
 impl Cause {
-    /// All of them, in the order in which they are shown.
+    /// All causes, in display order.
     pub const ALL: [Self; 5] = [Self::Journal, Self::Ordered, Self::Queue, Self::Flush, Self::Unexplained];
 }
 
-/// Nanoseconds or bytes, by who is the cause and how.
+/// Nanoseconds or bytes, by cgroup and cause.
 pub type Causers = BTreeMap<(Option<CgroupId>, Cause), u64>;
 
-/// A commit or a write to a log, and how many bytes of it each owner is charged.
+/// A commit or log write, with its bytes by owner.
 #[derive(Clone, Debug)]
 struct Content {
     start_ns: u64,
     end_ns: u64,
-    /// `None` for a log.
+    /// `None` for a log write.
     commit: Option<Commit>,
     bytes: Causers,
 }
 
-/// What devices did between two looks.
+/// The service of devices between two polls.
 #[derive(Clone, Debug)]
 struct Interval {
     start_ns: u64,
@@ -57,62 +58,63 @@ struct Interval {
     busy: HashMap<DevNo, Busy>,
 }
 
-/// Whom a device served.
+/// The party that a device served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Served {
-    /// Whom the kernel charged.
+    /// The cgroup that the kernel charged.
     Cgroup(Option<CgroupId>),
-    /// Those whose blocks are in the journals that a thread in the root cgroup wrote.
+    /// The owners of blocks in journals, which a thread in the root cgroup wrote.
     Journals,
 }
 
-/// For whom a device was busy.
+/// The service of one device.
 #[derive(Clone, Debug, Default)]
 struct Busy {
-    /// Its time (ns).
+    /// Busy time (ns).
     served_ns: BTreeMap<(Served, Cause), u64>,
-    /// File data that was written (bytes).
+    /// Written file data (bytes).
     data_bytes: Parts,
 }
 
-/// What waits can have had to do with.
+/// The possible causes of recent waits.
 #[derive(Clone, Debug, Default)]
 pub struct Causes {
-    /// By file system, in the order of their end: a journal has one commit at a time.
+    /// By file system, ordered by their end: a journal has one commit at a time.
     commits: HashMap<DevNo, VecDeque<Content>>,
     n_commits: usize,
     intervals: VecDeque<Interval>,
-    /// Bytes that a device was given since its last flush.
+    /// Bytes written to a device since its last flush.
     unflushed: HashMap<DevNo, BTreeMap<Served, u64>>,
 }
 
-/// Why one wait took its time.
+/// The causes of one wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blame {
-    /// Nanoseconds of the wait by who caused them, and how; `None` for what nobody can be named for. Sums to the wait exactly.
+    /// Nanoseconds of the wait by cgroup and cause; `None` for those without a known cause. Their sum is exactly the
+    /// wait.
     pub causes: Causers,
     /// The part in which the device was busy.
     pub device_ns: u64,
     /// The part that commits account for.
     pub commit_ns: u64,
-    /// Bytes of the commits that it waited for, by who is charged for them.
+    /// Bytes of the commits that it waited for, by owner.
     pub bytes: Causers,
 }
 
 impl Causes {
-    /// Remembers a commit and its charges.
+    /// Adds a commit and its charges.
     pub fn commit(&mut self, commit: Commit, bytes: Causers) {
         let Commit { dev, start_ns, end_ns, .. } = commit;
         self.remember(dev, Content { start_ns, end_ns, commit: Some(commit), bytes });
     }
 
-    /// Remembers a write to a log and its charges. Waits that it is submitted in are longer for it.
+    /// Adds a log write and its charges. It prolongs the waits during which it is submitted.
     pub fn log_write(&mut self, write: &LogWrite, bytes: Causers) {
         let (start_ns, end_ns) = (write.at_ns, write.at_ns.saturating_add(1));
         self.remember(write.dev, Content { start_ns, end_ns, commit: None, bytes });
     }
 
-    /// Remembers what devices did since the last look.
+    /// Adds the service of devices since the last poll.
     pub fn interval(&mut self, start_ns: u64, end_ns: u64, services: &[(ServiceKey, Service)]) {
         let mut busy: HashMap<DevNo, Busy> = HashMap::new();
         let mut flushes_ns: HashMap<DevNo, u64> = HashMap::new();
@@ -139,11 +141,12 @@ impl Causes {
             let unflushed = self.unflushed.entry(dev).or_default();
             add(unflushed, &new);
             if let Some(flushes_ns) = flushes_ns.get(&dev) {
-                // A flush takes as long as there is in the device's cache: its time belongs to those who filled it.
+                // A flush takes time in proportion to the content of the device's cache: it is blamed on those who
+                // filled it.
                 for (served, ns) in pro_rata_or(*flushes_ns, unflushed, Served::Cgroup(None)) {
                     *busy.entry(dev).or_default().served_ns.entry((served, Cause::Flush)).or_default() += ns;
                 }
-                // Some of it may have come after the flush: that is better counted twice than not at all.
+                // Some of these bytes may have come after the flush: counting them twice is better than not at all.
                 *unflushed = new;
             }
         }
@@ -152,8 +155,8 @@ impl Causes {
         self.forget_before(end_ns.saturating_sub(MEMORY_NS));
     }
 
-    /// Why a wait took its time. `disks` are the physical devices below the file system, `neighbours` the file systems that
-    /// have one of those below them too (itself among them).
+    /// The causes of a wait. `disks` are the physical devices of the file system, `neighbours` the file systems that
+    /// share one of them (including itself).
     #[must_use]
     pub fn of(&self, sync: &Sync, disks: &[DevNo], neighbours: &[DevNo]) -> Blame {
         let wait_ns = sync.end_ns.saturating_sub(sync.start_ns);
@@ -161,7 +164,7 @@ impl Causes {
         self.waited_for(sync).for_each(|(_, carried)| add(&mut bytes, carried));
         let written = self.written(sync, neighbours);
         let (mut busy, mut data_bytes) = (Causers::new(), Parts::new());
-        // Those intervals come last.
+        // The overlapping intervals come last.
         let overlapping = self.intervals.iter().rev().skip_while(|interval| interval.start_ns >= sync.end_ns);
         for interval in overlapping.take_while(|interval| interval.end_ns > sync.start_ns) {
             let overlap_ns = interval.end_ns.min(sync.end_ns) - interval.start_ns.max(sync.start_ns);
@@ -179,7 +182,7 @@ impl Causes {
         Blame { causes, device_ns, commit_ns: if is_explained { rest_ns } else { 0 }, bytes }
     }
 
-    /// The commits that a wait waited for, oldest first: those of its file system that were under way meanwhile, up to the one
+    /// The commits that a wait waited for, oldest first: those of its file system that overlap with it, up to the one
     /// that it needed.
     pub fn commits_of(&self, sync: &Sync) -> impl Iterator<Item = &Commit> {
         self.waited_for(sync).map(|(commit, _)| commit)
@@ -206,7 +209,7 @@ impl Causes {
         commits.filter(|(commit, _)| sync.tid.wrapping_sub(commit.tid) <= u32::MAX / 2)
     }
 
-    /// What a file system's journal was given during a wait.
+    /// A file system's commits and log writes during a wait.
     fn during(&self, sync: &Sync, dev: DevNo) -> impl Iterator<Item = &Content> {
         let end_ns = sync.end_ns;
         let commits = self.commits.get(&dev).into_iter().flat_map(move |commits| {
@@ -216,7 +219,7 @@ impl Causes {
         commits.take_while(move |content| content.start_ns < end_ns)
     }
 
-    /// Whose blocks the journals of these file systems were given during a wait, in bytes.
+    /// Owners of the blocks that were written to the journals of these file systems during a wait, in bytes.
     fn written(&self, sync: &Sync, devs: &[DevNo]) -> Parts {
         let mut written = Parts::new();
         for content in devs.iter().flat_map(|dev| self.during(sync, *dev)) {
@@ -240,8 +243,8 @@ impl Causes {
         self.commits.retain(|_, commits| !commits.is_empty());
     }
 
-    /// A request's time is known when it is completed, but was spent before: what is too much for the last interval belongs to
-    /// those before it, as far as the device was idle there.
+    /// The time of a request is known at its completion, but was spent before: time that exceeds the last interval
+    /// belongs to earlier ones, as far as the device was idle there.
     fn spread_back(&mut self) {
         let Some(devs) = self.intervals.back().map(|last| last.busy.keys().copied().collect::<Vec<_>>()) else {
             return;
@@ -262,12 +265,12 @@ impl Causes {
 }
 
 impl Busy {
-    /// Keeps at most so much of the time, and returns the rest, both with the same proportions.
+    /// Keeps at most `most_ns` of the time, and returns the rest, both in the same proportions.
     fn cut(&mut self, most_ns: u64) -> BTreeMap<(Served, Cause), u64> {
         let excess_ns = self.served_ns.values().sum::<u64>().saturating_sub(most_ns);
         let excess = pro_rata(excess_ns, &self.served_ns);
         for (key, ns) in &excess {
-            // Rounded up it may be one more than there is.
+            // Rounding up may exceed the time by 1.
             let left = self.served_ns.entry(*key).or_default();
             *left = left.saturating_sub(*ns);
         }
@@ -275,8 +278,8 @@ impl Busy {
     }
 }
 
-/// Device time of an interval by who caused it, at most as much as the wait and the interval have in common: a device that was
-/// busy for part of an interval is taken to have been so while somebody waited for it.
+/// Device time of an interval by cgroup and cause, at most its overlap with the wait: a device that was busy for part
+/// of an interval is assumed to have been busy during the wait.
 fn device_time(interval: &Interval, disks: &[DevNo], written: &Parts, overlap_ns: u64) -> Causers {
     let mut busy = Causers::new();
     for of_device in disks.iter().filter_map(|disk| interval.busy.get(disk)) {
@@ -293,7 +296,7 @@ fn device_time(interval: &Interval, disks: &[DevNo], written: &Parts, overlap_ns
     pro_rata(busy.values().sum::<u64>().min(overlap_ns), &busy)
 }
 
-/// Of the device time for somebody's file data, as much was for the commit as of the data.
+/// Device time for a cgroup's file data was for the commit in proportion to the data that the commit wrote.
 fn tell_ordered(causes: &mut Causers, data_bytes: &Parts, in_commits: &Causers) {
     for (&(owner, _), &ordered) in in_commits.iter().filter(|((_, cause), _)| *cause == Cause::Ordered) {
         let Some(queue_ns) = causes.get(&(owner, Cause::Queue)).copied() else { continue };
@@ -307,18 +310,18 @@ fn tell_ordered(causes: &mut Causers, data_bytes: &Parts, in_commits: &Causers) 
     causes.retain(|_, ns| *ns > 0);
 }
 
-/// `total * part / whole`, rounded down; 0 of nothing.
+/// `total * part / whole`, rounded down; 0 if `whole` is 0.
 fn part(total: u64, part: u64, whole: u64) -> u64 {
     let scaled = u128::from(total) * u128::from(part);
     u64::try_from(scaled.checked_div(u128::from(whole)).unwrap_or(0)).unwrap_or(total)
 }
 
-/// Whether metadata of this cgroup is written on behalf of others: by a journal thread in the root cgroup.
+/// Whether metadata of this cgroup is written for others, by a journal thread in the root cgroup.
 fn is_nobodys(cgroup: Option<CgroupId>) -> bool {
     cgroup.is_none_or(|cgroup| cgroup == ROOT)
 }
 
-/// The root of the unified hierarchy (its node is the first that kernfs makes).
+/// The root of the unified hierarchy (its node is the first one of kernfs).
 pub const ROOT: CgroupId = CgroupId(1);
 
 #[cfg(test)]
@@ -355,12 +358,12 @@ mod tests {
         parts.iter().copied().collect()
     }
 
-    /// Blocks of these in a commit.
+    /// Blocks in a commit, by owner.
     fn blocks(parts: &[(Option<CgroupId>, u64)]) -> Causers {
         parts.iter().map(|&(owner, bytes)| ((owner, Cause::Journal), bytes)).collect()
     }
 
-    /// Who is to blame, whatever for.
+    /// Blame by cgroup, over all causes.
     fn culprits(blame: &Blame) -> Parts {
         let mut culprits = Parts::new();
         for (&(culprit, _), ns) in &blame.causes {
@@ -369,7 +372,7 @@ mod tests {
         culprits
     }
 
-    /// So much device time, with as many bytes written.
+    /// Device time in ms, with the same number of bytes written.
     fn busy(cgroup: Option<CgroupId>, class: ServiceClass, ms: u64) -> (ServiceKey, Service) {
         let service = Service { busy_ns: ms * MS, read_bytes: 0, written_bytes: ms, requests: 1 };
         (ServiceKey { dev: DISK, cgroup, class }, service)
@@ -380,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_device_is_the_cause_and_whoever_kept_it_busy() {
+    fn time_on_a_busy_device_is_blamed_on_those_it_served() {
         let mut causes = Causes::default();
         causes.commit(commit(FS, 100, 190), blocks(&[(Some(A), 4096)]));
         causes.interval(0, 200 * MS, &[busy(Some(A), Data, 20), busy(Some(B), Data, 160)]);
@@ -390,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journals_device_time_belongs_to_those_in_the_commits() {
+    fn device_time_of_a_journal_is_blamed_on_owners_in_the_commits() {
         let mut causes = Causes::default();
         causes.commit(commit(FS, 0, 50), blocks(&[(Some(A), 1)]));
         causes.commit(commit(OTHER_FS, 0, 50), blocks(&[(Some(B), 3)]));
@@ -400,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn so_does_the_logs_to_those_in_what_is_written_of_it() {
+    fn device_time_of_a_log_is_blamed_on_owners_in_its_writes() {
         let mut causes = Causes::default();
         let write = LogWrite {
             dev: OTHER_FS,
@@ -423,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_takes_as_long_as_others_have_filled_the_cache() {
+    fn a_flush_is_blamed_on_those_that_filled_the_cache() {
         let mut causes = Causes::default();
         causes.commit(commit(FS, 0, 100), blocks(&[(Some(A), 1)]));
         let served = [busy(Some(A), Data, 10), busy(Some(B), Data, 30), busy(None, Flush, 60)];
@@ -437,7 +440,7 @@ mod tests {
         causes.interval(0, 100 * MS, &[]);
         causes.interval(100 * MS, 200 * MS, &[busy(Some(A), Data, 40)]);
         causes.interval(200 * MS, 300 * MS, &[]);
-        // It took from 120 to 380 ms; 40 ms of what remained were A's.
+        // It took from 120 to 380 ms; 40 ms in between were A's.
         causes.interval(300 * MS, 400 * MS, &[busy(Some(B), Data, 260)]);
         let blame = causes.of(&sync(100, 200), &[DISK], &[FS]);
         assert_eq!(culprits(&blame), of(&[(Some(A), 40 * MS), (Some(B), 60 * MS)]));
@@ -456,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_blamed_without_a_cause() {
+    fn a_wait_without_a_cause_is_unexplained() {
         let mut causes = Causes::default();
         causes.commit(commit(OTHER_FS, 0, 100), blocks(&[(Some(B), 9)]));
         causes.commit(commit(FS, 200, 300), blocks(&[(Some(B), 9)]));
@@ -467,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_old_is_forgotten() {
+    fn old_causes_are_evicted() {
         let mut causes = Causes::default();
         for second in 0..200 {
             causes.commit(commit(FS, second * 1000, second * 1000 + 1), Causers::new());
@@ -478,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_commits_make_room() {
+    fn the_oldest_commits_are_evicted_first() {
         let mut causes = Causes::default();
         causes.commit(commit(OTHER_FS, 0, 1), Causers::new());
         let n_commits = u64::try_from(MAX_COMMITS).unwrap();
@@ -506,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn each_culprit_is_told_by_what() {
+    fn blame_names_culprits_and_causes() {
         let mut causes = Causes::default();
         let mut bytes = blocks(&[(Some(A), 20)]);
         bytes.insert((Some(B), Cause::Ordered), 10);

@@ -1,13 +1,15 @@
-//! From a commit to charges: who pays for which of its bytes. The charges of a commit sum to its bytes exactly.
+//! Charges of a commit: which cgroup pays for which of its bytes. The charges of a commit add up to its bytes exactly.
 //!
-//! The rule: each owner pays for the blocks that it dirtied; a block that several dirtied in the transaction is theirs in equal
-//! parts. What every commit has (a descriptor and a commit block, the journal's superblock) is paid in equal parts by those whose
-//! fsync wanted it, because without them there would have been none, and one of them alone would have had the same. If the timer
-//! committed, all pay in proportion. Further blocks (more descriptors, revoke records) are paid like the blocks that they describe. A block that is logged again although the timer would not have logged it in between is
-//! paid by its owner and the k others that wanted commits in between: they pay 1/(k + 1) of it, unless the owner wanted one
-//! itself, because then it would have had it logged twice all alone. All of these are the Shapley values of the games that
-//! they are. Checkpoint writes happen later, once for many commits of a block: they are split like the transactions that are not
-//! checkpointed yet. What nobody can be named for has no owner, and is never spread.
+//! The rule: each owner pays for the blocks that it dirtied; a block that several cgroups dirtied in the transaction is
+//! split equally among them. The fixed blocks of a commit (a descriptor and a commit block, the journal's superblock)
+//! are paid in equal parts by the waiters: without their fsync there would be no commit, and any one of them alone
+//! would have caused the same blocks. If the timer committed, all owners pay for the fixed blocks in proportion.
+//! Further blocks (more descriptors, revoke records) are paid like the blocks that they describe. A block that is
+//! logged again, although the timer would not have logged it in between, is paid by its owner and the k other waiters
+//! of commits in between, 1/(k + 1) each, unless the owner was one of these waiters: then it would have logged the
+//! block twice by itself. Each of these splits is the Shapley value of its game. Checkpoint writes happen later, once
+//! for many commits of a block: they are split like the transactions that are not checkpointed yet. Bytes without a
+//! known owner stay without one, and are never spread.
 //!
 //! Source: Tobimatsu et al. for charging containers at all; the first-dirtier rule is ours (docs/attribution.md).
 
@@ -15,34 +17,34 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::record::{CgroupId, Commit, Kind, Tid};
 
-/// Bytes somebody pays for; `cgroup` is `None` where nobody can be named.
+/// Bytes that a cgroup pays for; `cgroup` is `None` if the owner is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// The payer.
     pub cgroup: Option<CgroupId>,
-    /// What was written.
+    /// The kind of write.
     pub kind: Kind,
-    /// How much.
+    /// The amount, bytes.
     pub bytes: u64,
 }
 
-/// Sums per owner.
+/// Sums by owner.
 pub type Parts = BTreeMap<Option<CgroupId>, u64>;
 
 /// The cgroups whose fsync waited for a commit that one of them forced; none if the timer did.
 pub type Waiters = BTreeSet<CgroupId>;
 
-/// In how many parts a block is divided: all divisions of it are by small numbers.
+/// Units per block: divisible by all small numbers.
 const UNITS: u64 = 5040;
-/// Blocks that every commit has: a descriptor and the commit block.
+/// Fixed blocks of every commit: a descriptor and the commit block.
 const FIXED_BLOCKS: u64 = 2;
-/// How many commits back it is known who wanted them (at least `SHARE_SINCE_MAX` of `record.h`).
+/// Number of commits whose waiters are remembered (at least `SHARE_SINCE_MAX` of `record.h`).
 const MAX_WANTED: usize = 16;
-/// Most transactions of a journal whose owners are remembered one by one until they are checkpointed.
+/// Maximum number of transactions of a journal whose owners are remembered individually until they are checkpointed.
 const MAX_UNCHECKPOINTED: usize = 1024;
 
-/// Splits `total` like `parts`, exactly: each gets its share rounded down, and the largest remainders one more.
-/// Nothing when there are no parts (or all are 0) or nothing to split.
+/// Splits `total` in proportion to `parts`, exactly: each gets its share rounded down, and those with the largest
+/// remainders one more. Empty if all parts are 0, or `total` is.
 #[must_use]
 pub fn pro_rata<K: Ord + Copy>(total: u64, parts: &BTreeMap<K, u64>) -> BTreeMap<K, u64> {
     let sum: u128 = parts.values().map(|&part| u128::from(part)).sum();
@@ -68,56 +70,56 @@ pub fn pro_rata<K: Ord + Copy>(total: u64, parts: &BTreeMap<K, u64>) -> BTreeMap
     split.into_iter().map(|(owner, whole, _)| (owner, whole)).filter(|(_, whole)| *whole > 0).collect()
 }
 
-/// [`pro_rata`]; this one gets it all when there are no parts.
+/// [`pro_rata`]; `nobody` gets all of it if there are no parts.
 #[must_use]
 pub fn pro_rata_or<K: Ord + Copy>(total: u64, parts: &BTreeMap<K, u64>, nobody: K) -> BTreeMap<K, u64> {
     let split = pro_rata(total, parts);
     if split.is_empty() && total > 0 { BTreeMap::from([(nobody, total)]) } else { split }
 }
 
-/// Whose blocks and bytes are in a transaction.
+/// The owners of a transaction's blocks and bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// Blocks, by who was the first to dirty them.
+    /// Blocks, by the cgroup that dirtied them first.
     pub dirtied_blocks: Parts,
-    /// What these gave of them to others that dirtied them later, in sixths of a block.
+    /// The part of them that these cgroups ceded to others that dirtied the blocks later, in sixths of a block.
     pub ceded_sixths: Parts,
-    /// And what those took.
+    /// The part that the others took, in sixths of a block.
     pub joined_sixths: Parts,
-    /// Blocks that were in an earlier transaction shortly before, by that one and by their owner.
+    /// Blocks that were recently in an earlier transaction, by that transaction and by owner.
     pub again_blocks: BTreeMap<Tid, Parts>,
     /// Bytes of file data written inside the commit.
     pub ordered_bytes: Parts,
 }
 
-/// What is known of one journal between commits.
+/// The state of one journal between commits.
 #[derive(Clone, Debug, Default)]
 pub struct Journal {
     /// Blocks dirtied in committed transactions that are not checkpointed, oldest first.
     uncheckpointed: VecDeque<(Tid, Parts)>,
-    /// Who wanted the last commits, oldest first.
+    /// The waiters of the last commits, oldest first.
     wanted: VecDeque<(Tid, Waiters)>,
-    /// Bytes of its superblock that no commit has paid for yet.
+    /// Bytes of its superblock that are not charged yet.
     superblock_bytes: u64,
 }
 
 impl Journal {
-    /// The superblock was written: those who want the next commit pay.
+    /// Adds a write of the superblock, which the next commit's waiters pay for.
     pub fn superblock(&mut self, bytes: u64) {
         self.superblock_bytes += bytes;
     }
 
-    /// Bytes of its superblock that no commit has paid for yet.
+    /// Bytes of its superblock that are not charged yet.
     #[must_use]
     pub fn pending_bytes(&self) -> u64 {
         self.superblock_bytes
     }
 
-    /// Charges a commit, whose transaction has these parts. `seen_whole` is false when it began before the observation: then it
-    /// has blocks of owners that were not seen, and what remains is nobody's.
+    /// Charges a commit. `seen_whole` is false if its transaction began before the observation: then it may have blocks
+    /// of unknown owners, and the remainder has no owner.
     pub fn commit(&mut self, commit: &Commit, parts: Transaction, waiters: Waiters, seen_whole: bool) -> Vec<Charge> {
         if self.wanted.back().is_some_and(|(last, _)| !is_after(commit.tid, *last)) {
-            // Another file system on the device, whose journal began anew.
+            // There is another file system on the device, with a new journal.
             self.forget_uncheckpointed();
         }
         let mut charges = Vec::new();
@@ -146,13 +148,13 @@ impl Journal {
         charges
     }
 
-    /// Forgets what waits for its checkpoint, because what became of it was not seen.
+    /// Drops all transactions that are not checkpointed, because their checkpoints were not observed.
     pub fn forget_uncheckpointed(&mut self) {
         self.uncheckpointed.clear();
         self.wanted.clear();
     }
 
-    /// Has those that wanted commits since a block was logged before pay for their part in logging it again.
+    /// Charges the waiters of commits since a block was last logged for their part in logging it again.
     fn surcharge(&self, units: &mut Parts, tid: Tid, again_blocks: &BTreeMap<Tid, Parts>) {
         let (mut given, mut taken) = (Parts::new(), Parts::new());
         for (&since, blocks) in again_blocks {
@@ -174,12 +176,12 @@ impl Journal {
         hand_over(units, &given, &taken);
     }
 
-    /// A transaction needs no more checkpointing.
+    /// Drops a transaction that is checkpointed.
     pub fn dropped(&mut self, tid: Tid) {
         self.uncheckpointed.retain(|(other, _)| *other != tid);
     }
 
-    /// Charges metadata that was written to its place.
+    /// Charges checkpointed metadata.
     #[must_use]
     pub fn checkpoint(&self, bytes: u64) -> Vec<Charge> {
         let mut owed = Parts::new();
@@ -189,13 +191,13 @@ impl Journal {
         charged(bytes, &owed, Kind::Checkpoint)
     }
 
-    /// Charges what no commit will pay for any more, because the file system is gone.
+    /// Charges bytes that no commit will pay for, because the file system is unmounted.
     pub fn close(&mut self) -> Option<Charge> {
         let bytes = std::mem::take(&mut self.superblock_bytes);
         (bytes > 0).then_some(Charge { cgroup: None, kind: Kind::Commit, bytes })
     }
 
-    /// Bounds the memory: the two oldest transactions become one, under the later one's number.
+    /// Bounds memory: merges the two oldest transactions, under the later one's number.
     fn merge_oldest(&mut self) {
         if let Some((_, oldest)) = self.uncheckpointed.pop_front()
             && let Some((_, next)) = self.uncheckpointed.front_mut()
@@ -205,7 +207,8 @@ impl Journal {
     }
 }
 
-/// Whether a transaction is later than another one of its journal, whose numbers wrap around (`tid_gt` of include/linux/jbd2.h).
+/// Whether a transaction is later than another one of the same journal; numbers wrap around (`tid_gt` of
+/// include/linux/jbd2.h).
 fn is_after(tid: Tid, other: Tid) -> bool {
     tid != other && tid.wrapping_sub(other) <= Tid::MAX / 2
 }
@@ -214,7 +217,7 @@ pub(super) fn charged(bytes: u64, parts: &Parts, kind: Kind) -> Vec<Charge> {
     pro_rata_or(bytes, parts, None).into_iter().map(|(cgroup, bytes)| Charge { cgroup, kind, bytes }).collect()
 }
 
-/// Whose the blocks are, in [`UNITS`] of a block; they sum to the blocks dirtied.
+/// The owners of blocks, in [`UNITS`] per block; they add up to the dirtied blocks.
 fn owned_units(parts: &Transaction) -> Parts {
     let scaled =
         |parts: &Parts, by: u64| parts.iter().map(|(&owner, &part)| (owner, part.saturating_mul(by))).collect();
@@ -224,8 +227,8 @@ fn owned_units(parts: &Transaction) -> Parts {
     units
 }
 
-/// Takes from each what it gives, as far as it has that much, and hands it to those who take, in proportion. Both are the same
-/// unless a count found no room.
+/// Moves units from givers, as far as they have them, to takers, in proportion. Both sums are equal unless counts were
+/// lost.
 fn hand_over(units: &mut Parts, given: &Parts, taken: &Parts) {
     let mut moved = 0;
     for (owner, &part) in given {
@@ -238,20 +241,20 @@ fn hand_over(units: &mut Parts, given: &Parts, taken: &Parts) {
     add(units, &pro_rata_or(moved, taken, None));
 }
 
-/// Whose blocks a commit carries, in bytes: its charges without the surcharge. Who waits for a commit waits for the blocks in it,
-/// whoever is to pay for them.
+/// The owners of a commit's bytes: its charges without the surcharge. A wait for a commit is a wait for the blocks in
+/// it, whoever pays for them.
 #[must_use]
 pub fn carried(commit: &Commit, parts: &Transaction, waiters: &Waiters, seen_whole: bool) -> Parts {
     split(commit, 0, &owned_units(parts), waiters, seen_whole)
 }
 
-/// Splits a commit's journal bytes: what every commit has by who wanted it, and the others by units of blocks.
+/// Splits a commit's journal bytes: fixed blocks among its waiters, others by units of blocks.
 fn split(commit: &Commit, superblock_bytes: u64, units: &Parts, waiters: &Waiters, seen_whole: bool) -> Parts {
     let (block, dirtied) = (u64::from(commit.block_bytes), units.values().sum::<u64>() / UNITS);
-    // A block that was dirtied and then forgotten (a file made and removed) is not written: then all pay that much less.
+    // A block that was dirtied and then dropped (a file created and removed) is not written: then all pay less.
     let blocks_bytes = dirtied.saturating_mul(block).min(commit.journal_bytes);
     let rest = commit.journal_bytes - blocks_bytes;
-    // Of a commit that was not seen from its beginning on the rest may be somebody's blocks.
+    // The rest of a commit that was not observed from the start may be blocks of unknown owners.
     let fixed = if seen_whole { rest.min(FIXED_BLOCKS * block) } else { rest };
     let mut charges = pro_rata_or(commit.journal_bytes - fixed, units, None);
     let fixed = fixed + superblock_bytes;
@@ -314,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn each_pays_its_blocks_and_the_requester_the_rest() {
+    fn owners_pay_their_blocks_and_the_requester_pays_the_rest() {
         let parts = Transaction { dirtied_blocks: of(&[(A, 1), (B, 5)]), ..Transaction::default() };
         let mut journal = Journal::default();
         journal.superblock(4096);
@@ -324,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timers_commit_is_paid_in_proportion_and_an_empty_one_by_nobody() {
+    fn a_commit_by_the_timer_is_paid_in_proportion_and_an_empty_one_has_no_payer() {
         let parts = Transaction { dirtied_blocks: of(&[(A, 1), (B, 3)]), ..Transaction::default() };
         let charges = Journal::default().commit(&commit(6 * 4096, 0), parts, Waiters::new(), true);
         assert_eq!(paid(&charges, Kind::Commit), [(A, 6 * 1024), (B, 18 * 1024)]);
@@ -333,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_began_unseen_is_not_put_on_who_forced_the_commit() {
+    fn bytes_from_before_the_observation_are_not_charged_to_the_requester() {
         let parts = Transaction { dirtied_blocks: of(&[(A, 1)]), ..Transaction::default() };
         let charges = Journal::default().commit(&commit(100 * 4096, 0), parts, wanted_by(&[A]), false);
         assert_eq!(paid(&charges, Kind::Commit), [(None, 99 * 4096), (A, 4096)]);
@@ -347,21 +350,21 @@ mod tests {
     }
 
     #[test]
-    fn those_who_want_a_commit_share_what_it_costs_to_have_one() {
+    fn waiters_share_the_fixed_blocks_of_a_commit() {
         let parts = Transaction { dirtied_blocks: of(&[(A, 1), (B, 5)]), ..Transaction::default() };
         let charges = Journal::default().commit(&commit(8 * 4096, 0), parts, wanted_by(&[A, B]), true);
         assert_eq!(paid(&charges, Kind::Commit), [(A, 2 * 4096), (B, 6 * 4096)]);
     }
 
     #[test]
-    fn what_many_blocks_need_besides_is_paid_like_them() {
+    fn further_descriptors_are_paid_like_the_blocks_they_describe() {
         let parts = Transaction { dirtied_blocks: of(&[(A, 2), (B, 6)]), ..Transaction::default() };
         let charges = Journal::default().commit(&commit(14 * 4096, 0), parts, wanted_by(&[A]), true);
         assert_eq!(paid(&charges, Kind::Commit), [(A, 5 * 4096), (B, 9 * 4096)]);
     }
 
     #[test]
-    fn a_block_that_several_dirty_is_theirs_in_equal_parts() {
+    fn a_block_dirtied_by_several_is_split_equally() {
         let parts = Transaction {
             dirtied_blocks: of(&[(A, 3)]),
             ceded_sixths: of(&[(A, 3)]),
@@ -373,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_logged_again_is_paid_also_by_who_forced_the_commits_between() {
+    fn a_block_logged_again_is_also_paid_by_waiters_of_commits_in_between() {
         let logged_again = |between: &[Option<CgroupId>]| {
             let mut journal = Journal::default();
             let before = Commit { tid: u32::MAX, ..commit(0, 0) };
@@ -384,7 +387,7 @@ mod tests {
                 ..Transaction::default()
             };
             let commit = Commit { tid: 0, ..commit(6 * 4096, 0) };
-            // Who waits for it waits for B's blocks.
+            // A wait for it is a wait for B's blocks.
             assert_eq!(carried(&commit, &parts, &Waiters::new(), true), of(&[(B, 6 * 4096)]));
             paid(&journal.commit(&commit, parts, Waiters::new(), true), Kind::Commit)
         };
@@ -395,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wanted_commits_of_the_file_system_before_pays_for_none_of_the_next() {
+    fn waiters_of_a_previous_file_system_pay_nothing_for_the_next() {
         let mut journal = Journal::default();
         for tid in 3..8 {
             journal.commit(&Commit { tid, ..commit(0, 0) }, Transaction::default(), wanted_by(&[A]), true);
@@ -408,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn ordered_data_without_an_owner_stays_without() {
+    fn ordered_data_without_an_owner_stays_unattributed() {
         let parts = Transaction { ordered_bytes: of(&[(B, 3 << 20)]), ..Transaction::default() };
         let charges = Journal::default().commit(&commit(0, 4 << 20), parts, wanted_by(&[A]), true);
         let mut ordered = paid(&charges, Kind::Ordered);
@@ -417,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_is_split_like_what_waits_for_it() {
+    fn a_checkpoint_is_split_like_uncheckpointed_blocks() {
         let mut journal = Journal::default();
         let parts = |a, b| Transaction { dirtied_blocks: of(&[(A, a), (B, b)]), ..Transaction::default() };
         journal.commit(&Commit { tid: u32::MAX, ..commit(8192, 0) }, parts(1, 1), wanted_by(&[A]), true);
@@ -430,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_nobody_is_forgotten() {
+    fn memory_is_bounded_and_no_owner_is_lost() {
         let mut journal = Journal::default();
         for tid in 0..3000 {
             let parts = Transaction {

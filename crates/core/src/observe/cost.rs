@@ -1,43 +1,44 @@
-//! What calls cost in journal bytes: Table 1 of Tobimatsu et al., "Controlling journaling I/O in container environments".
+//! The cost of system calls in journal bytes: Table 1 of Tobimatsu et al., "Controlling journaling I/O in container
+//! environments".
 //!
 //! Owns: the calls, the paper's figures, and the arithmetic from measured bytes to weights with two terms, one for each commit
 //! and one for each call. Does not measure (`bulkhead journal calibrate` does).
 
 use serde::{Deserialize, Serialize};
 
-/// A system call that changes metadata, made on a file (or directory entry) of its own each time.
+/// A system call that changes metadata, on another file (or directory entry) each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Call {
-    /// A new directory.
+    /// Creates a directory.
     Mkdir,
-    /// A new file.
+    /// Creates a file.
     Creat,
-    /// A new named pipe.
+    /// Creates a named pipe.
     Mknod,
-    /// An empty file becomes a sparse one.
+    /// Extends an empty file to a sparse one.
     Truncate,
-    /// An empty file goes.
+    /// Removes an empty file.
     Unlink,
-    /// 4 KiB into an empty file.
+    /// Writes 4 KiB to an empty file.
     Write,
-    /// An empty directory goes.
+    /// Removes an empty directory.
     Rmdir,
-    /// A file gets another name in the same directory.
+    /// Renames a file within its directory.
     Rename,
-    /// A second name for a file.
+    /// Adds a second name to a file.
     Link,
-    /// A symbolic link, short enough for its inode.
+    /// Creates a symbolic link that fits into its inode.
     Symlink,
-    /// One extended attribute of 16 bytes.
+    /// Sets an extended attribute of 16 bytes.
     Setxattr,
-    /// Other permissions.
+    /// Changes permissions.
     Chmod,
-    /// 4 KiB at the end of the same file, and fsync: each call is a commit of its own.
+    /// Appends 4 KiB to the same file each time and calls fsync: each call is a commit of its own.
     AppendFsync,
 }
 
-/// What the paper measured for 1000 calls.
+/// The paper's figures for 1000 calls.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PaperCost {
     /// Mean, KiB.
@@ -49,7 +50,7 @@ pub struct PaperCost {
 }
 
 impl Call {
-    /// All of them: first those of the paper, in its order.
+    /// All calls, first those of the paper in its order.
     pub const ALL: [Self; 13] = [
         Self::Mkdir,
         Self::Creat,
@@ -66,7 +67,7 @@ impl Call {
         Self::AppendFsync,
     ];
 
-    /// For people.
+    /// Its name in tables.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -86,7 +87,7 @@ impl Call {
         }
     }
 
-    /// The paper's row; it has the first seven.
+    /// The paper's row; it has rows for the first seven calls.
     #[must_use]
     pub fn paper(self) -> Option<PaperCost> {
         let (mean_kib, deviation_kib, variation) = match self {
@@ -106,41 +107,41 @@ impl Call {
 /// Journal bytes of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CostRun {
-    /// Of a few calls and the commit after them.
+    /// Bytes of a few calls and the commit after them.
     pub few_bytes: u64,
-    /// Of all further calls of the run and the commit after them.
+    /// Bytes of the further calls of the run and the commit after them.
     pub bytes: u64,
 }
 
-/// What one kind of call costs on one kind of file system.
+/// The cost of a call on one kind of file system.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CallCost {
     /// The features of the file system, for example `default` or `fast_commit`.
     pub features: String,
     /// The call.
     pub call: Call,
-    /// How often it was called for [`CostRun::bytes`], and for [`CostRun::few_bytes`].
+    /// Number of calls in [`CostRun::bytes`].
     pub n_calls: u32,
-    /// See there.
+    /// Number of calls in [`CostRun::few_bytes`].
     pub n_few_calls: u32,
-    /// Every run.
+    /// The runs.
     pub runs: Vec<CostRun>,
-    /// Mean over the runs of what `n_calls` calls cost, KiB.
+    /// Mean cost of `n_calls` calls over the runs, KiB.
     pub mean_kib: f64,
-    /// Its standard deviation (of a sample), KiB; 0 for a single run.
+    /// Its sample standard deviation, KiB; 0 for a single run.
     pub deviation_kib: f64,
-    /// Standard deviation by mean.
+    /// Coefficient of variation.
     pub variation: f64,
-    /// What a commit costs in which there is such a call at all, bytes; 0 when each call is a commit.
+    /// Cost of a commit with at least one such call, bytes; 0 if each call is a commit.
     pub per_commit_bytes: f64,
-    /// What each call costs beyond that, bytes.
+    /// Additional cost of each call, bytes.
     pub per_call_bytes: f64,
-    /// What the paper found for 1000 calls; only where that was measured here as well.
+    /// The paper's figures for 1000 calls, if as many were measured here.
     pub paper: Option<PaperCost>,
 }
 
 impl CallCost {
-    /// The figures of some runs; `None` when there is no run, or when both parts have equally many calls.
+    /// The cost from measured runs; `None` without runs, or if both parts have the same number of calls.
     #[must_use]
     pub fn of(features: &str, call: Call, n_calls: u32, n_few_calls: u32, runs: Vec<CostRun>) -> Option<Self> {
         let mean = mean(runs.iter().map(|run| run.bytes))?;
@@ -172,7 +173,7 @@ fn mean(values: impl ExactSizeIterator<Item = u64>) -> Option<f64> {
     (n > 0).then(|| as_f64(values.sum()) / as_f64(n))
 }
 
-/// A number of bytes to calculate with: above 2^53 it is the nearest that there is.
+/// A number of bytes as a float: above 2^53 the nearest representable one.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are far more than any run writes")]
 pub fn as_f64(bytes: u64) -> f64 {
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_column_stands_beside_a_thousand_calls_only() {
+    fn paper_figures_are_shown_for_a_thousand_calls_only() {
         assert_eq!(cost(&[(30_000, 300_000)]).paper.map(|paper| paper.mean_kib), Some(323.6));
         let run = vec![CostRun { few_bytes: 1, bytes: 2 }];
         assert_eq!(CallCost::of("default", Call::Creat, 500, 10, run.clone()).unwrap().paper, None);
@@ -199,14 +200,14 @@ mod tests {
     }
 
     #[test]
-    fn spread_is_that_of_a_sample() {
+    fn the_deviation_is_that_of_a_sample() {
         let cost = cost(&[(0, 1024), (0, 3072)]);
         assert!((cost.mean_kib - 2.0).abs() < 1e-9 && (cost.deviation_kib - 2f64.sqrt()).abs() < 1e-9, "{cost:?}");
         assert!((cost.variation - 2f64.sqrt() / 2.0).abs() < 1e-9, "{cost:?}");
     }
 
     #[test]
-    fn one_run_has_no_spread_and_none_has_no_figures() {
+    fn one_run_has_no_deviation_and_no_run_has_no_figures() {
         assert_eq!(cost(&[(10, 20)]).deviation_kib, 0.0);
         assert_eq!(CallCost::of("default", Call::Creat, 1000, 10, Vec::new()), None);
         assert_eq!(CallCost::of("default", Call::Creat, 10, 10, vec![CostRun { few_bytes: 1, bytes: 1 }]), None);
@@ -214,7 +215,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_made_of_two_terms_is_found_again(per_commit in 0u64..1 << 20, per_call in 0u64..1 << 16) {
+        fn both_cost_terms_are_recovered(per_commit in 0u64..1 << 20, per_call in 0u64..1 << 16) {
             let cost = cost(&[(per_commit + 10 * per_call, per_commit + 1000 * per_call)]);
             prop_assert!((cost.per_call_bytes - per_call as f64).abs() < 1e-6);
             prop_assert!((cost.per_commit_bytes - per_commit as f64).abs() < 1e-3);

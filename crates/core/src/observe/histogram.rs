@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Counts of latencies in microseconds; only buckets that are in use take memory.
+/// Counts of latencies in microseconds; empty buckets use no memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Histogram {
-    /// Count per bucket, by its largest latency in microseconds.
+    /// Count per bucket, by the bucket's upper bound in microseconds.
     pub buckets: BTreeMap<u64, u64>,
-    /// All latencies together, in microseconds.
+    /// Sum of all latencies, in microseconds.
     pub sum_us: u64,
 }
 
@@ -21,7 +21,7 @@ impl Histogram {
         self.sum_us = self.sum_us.saturating_add(latency_us);
     }
 
-    /// Adds the counts of another one.
+    /// Adds another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (&bound, count) in &other.buckets {
             *self.buckets.entry(bound).or_default() += count;
@@ -29,7 +29,7 @@ impl Histogram {
         self.sum_us = self.sum_us.saturating_add(other.sum_us);
     }
 
-    /// What was counted since an earlier state of the same histogram.
+    /// The difference to an earlier state of the same histogram.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let buckets = self.buckets.iter().filter_map(|(bound, count)| {
@@ -39,13 +39,13 @@ impl Histogram {
         Self { buckets: buckets.collect(), sum_us: self.sum_us.saturating_sub(before.sum_us) }
     }
 
-    /// How many latencies were counted.
+    /// Number of latencies.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.values().sum()
     }
 
-    /// The latency that `fraction` (0 to 1) of all did not exceed; `None` when there are none.
+    /// The quantile `fraction` (0 to 1), as the upper bound of its bucket; `None` for an empty histogram.
     #[must_use]
     pub fn quantile_us(&self, fraction: f64) -> Option<u64> {
         let n = self.count();
@@ -60,20 +60,20 @@ impl Histogram {
         None
     }
 
-    /// How many did not exceed a latency; exact where it is a bucket's bound.
+    /// Number of latencies up to `latency_us`; exact if that is the bound of a bucket.
     #[must_use]
     pub fn count_up_to_us(&self, latency_us: u64) -> u64 {
         self.buckets.range(..=latency_us).map(|(_, count)| count).sum()
     }
 }
 
-/// The largest latency of the bucket into which a latency falls.
+/// The upper bound of a latency's bucket.
 #[must_use]
 pub fn upper_bound(latency_us: u64) -> u64 {
     if latency_us < 16 {
         return latency_us;
     }
-    // The leading bit and the three after it name the bucket.
+    // The leading bit and the next three select the bucket.
     let shift = latency_us.ilog2() - 3;
     latency_us | ((1 << shift) - 1)
 }

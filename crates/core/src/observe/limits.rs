@@ -1,11 +1,11 @@
-//! What limits an observation, as findings.
+//! Findings about the limits of an observation.
 
 use super::Totals;
 use super::activity::LossView;
 use crate::error::Fault;
 use crate::finding::{Finding, FindingId};
 
-/// What these findings are about.
+/// The object of these findings.
 const OBJECT: &str = "observation";
 
 /// A finding about the observation.
@@ -14,13 +14,13 @@ pub fn finding(id: FindingId, evidence: impl std::fmt::Display) -> Finding {
     Finding::new(id, OBJECT, evidence)
 }
 
-/// Why there is no observation.
+/// The finding that there is no observation.
 #[must_use]
 pub fn not_observed(fault: Fault) -> Finding {
     Finding::of_fault(FindingId::NotObserved, fault)
 }
 
-/// What was lost since the sums began.
+/// Events lost since the sums began.
 #[must_use]
 pub fn losses(totals: &Totals) -> LossView {
     let losses = totals.losses;
@@ -40,7 +40,7 @@ impl LossView {
         *self != Self::default()
     }
 
-    /// What that means for the figures; `None` when nothing was lost.
+    /// The finding about lost events; `None` if nothing was lost.
     #[must_use]
     pub fn finding(&self) -> Option<Finding> {
         let lost = [

@@ -1,34 +1,35 @@
-//! From what is written to an XFS log to charges. The charges of a write sum to its bytes exactly.
+//! Charges of writes to an XFS log. The charges of a write add up to its bytes exactly.
 //!
-//! XFS collects changes in memory, one log vector per changed item, and writes them as a checkpoint; checkpoints are written in
-//! their order, up to four at a time. The rule is that of a commit (`super::charge`): each owner pays for the bytes that it
-//! added to a checkpoint's vectors, with the headers of the records that carry them. What a checkpoint takes besides (its commit
-//! record, padding to the log's block size) goes to who forced it; if nobody did, all pay in proportion. What is more than that
-//! was not seen, and has no owner. Metadata that is written to its place is split like the part of the log that is still needed.
+//! XFS collects changes in memory, one log vector per changed item, and writes them as a checkpoint; checkpoints are
+//! written in their order, up to four at a time. The rule is that of a commit (`super::charge`): each owner pays for
+//! the bytes that it added to a checkpoint's vectors, with the headers of the records that carry them. The overhead of
+//! a checkpoint (its commit record, padding to the log's block size) is paid by the cgroup that forced it; if none did,
+//! all pay in proportion. Bytes beyond that were not observed, and have no owner. Checkpointed metadata is split like
+//! the active part of the log.
 
 use std::collections::VecDeque;
 
 use super::charge::{Charge, Parts, add, charged, pro_rata, pro_rata_or};
 use super::record::{Kind, LogWrite, Tid};
 
-/// How many checkpoints XFS writes at the same time (kernel `xlog_cil_init`: `max_active` of `xc_push_wq`).
+/// Number of checkpoints that XFS writes concurrently (kernel `xlog_cil_init`: `max_active` of `xc_push_wq`).
 const PIPELINE: Tid = 4;
-/// Most writes that are remembered one by one until their changes are at their places.
+/// Maximum number of writes that are remembered individually until their changes are checkpointed.
 const MAX_ACTIVE: usize = 1024;
 
-/// What is known of one log.
+/// The state of one log.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
-    /// Checkpoints that take no more transactions, and what of them is not written yet; oldest first.
+    /// Closed checkpoints with their unwritten bytes by owner, oldest first.
     unwritten: VecDeque<(Tid, Parts)>,
-    /// The last of them, and who had how much in it.
+    /// The last closed checkpoint, with its bytes by owner.
     newest: (Tid, Parts),
-    /// What the needed part of the log holds, oldest first: sums, and whose they are.
+    /// Writes in the active part of the log, oldest first: bytes, and bytes by owner.
     active: VecDeque<(u64, Parts)>,
 }
 
 impl Log {
-    /// A checkpoint takes no more transactions. `write` is the first write since then, `parts` are bytes of log vectors.
+    /// Closes a checkpoint. `write` is the first write since then, `parts` are bytes of log vectors by owner.
     pub fn close(&mut self, tid: Tid, parts: Parts, write: &LogWrite) {
         let record = u128::from(write.record_bytes);
         let payload = record.saturating_sub(u128::from(write.header_bytes)).max(1);
@@ -40,7 +41,7 @@ impl Log {
 
     /// Charges a write.
     pub fn write(&mut self, write: &LogWrite) -> Vec<Charge> {
-        // Those before them are written already; numbers begin anew with each mount.
+        // Earlier ones are written already; numbers restart with each mount.
         self.unwritten.retain(|(tid, _)| write.checkpoint.wrapping_sub(*tid) < PIPELINE);
         let (mut left, mut paid) = (write.bytes, Parts::new());
         while left > 0
@@ -135,11 +136,11 @@ mod tests {
     }
 
     #[test]
-    fn who_forced_a_checkpoint_pays_what_it_takes_besides() {
+    fn the_requester_of_a_checkpoint_pays_its_overhead() {
         let mut log = Log::default();
         let first = write(7, 2048, A);
         log.close(7, of(&[(A, 400), (B, 600)]), &first);
-        // With their records' headers 406 and 609.
+        // With record headers, 406 and 609.
         assert_eq!(paid(&log.write(&first)), [(A, 2048 - 609), (B, 609)]);
         let unforced = write(8, 2048, None);
         log.close(8, of(&[(A, 500), (B, 1500)]), &unforced);
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_seen_is_nobodys() {
+    fn unobserved_bytes_are_unattributed() {
         let mut log = Log::default();
         assert_eq!(paid(&log.write(&write(3, 32768, A))), [(None, 32768 - 1536), (A, 1536)]);
         assert_eq!(paid(&log.write(&write(3, 512, None))), [(None, 512)]);
@@ -166,18 +167,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_written_does_not_wait_for_ever() {
+    fn a_checkpoint_that_is_never_written_is_dropped() {
         let mut log = Log::default();
         log.close(1, of(&[(A, 1 << 30)]), &write(1, 0, None));
         log.close(5, of(&[(B, 1000)]), &write(5, 0, None));
         assert_eq!(paid(&log.write(&write(5, 1024, B))), [(B, 1024)]);
-        // A new mount counts from one again.
+        // A new mount restarts at 1.
         log.close(1, of(&[(A, 1000)]), &write(1, 0, None));
         assert_eq!(paid(&log.write(&write(1, 1024, None))), [(A, 1024)]);
     }
 
     #[test]
-    fn metadata_is_split_like_the_needed_part_of_the_log() {
+    fn metadata_is_split_like_the_active_part_of_the_log() {
         let mut log = Log::default();
         assert_eq!(paid(&log.checkpoint(100)), [(None, 100)]);
         let mut next = |tid, parts, active_bytes| {

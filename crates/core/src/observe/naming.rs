@@ -1,6 +1,6 @@
-//! From sums per cgroup and device number to those per container: puts names to numbers.
+//! Naming: from sums per cgroup and device number to sums per container and device name.
 //!
-//! Owns: which sums are one container's. Does not: find the names out; the engine does.
+//! Owns: which sums belong to one container. Does not: look up names; the engine does.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,12 +12,12 @@ use super::record::{CgroupId, ServiceClass};
 use crate::identity::{ContainerKind, Identity};
 use crate::units::{DevNo, seconds};
 
-/// What is known about a file system apart from its figures.
+/// The name, mount point and devices of a file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileSystemFacts {
     /// Name of its device.
     pub device: String,
-    /// Where it is mounted, printable.
+    /// Its mount point, printable.
     pub mount_point: Option<String>,
     /// Names of the physical devices below it.
     pub disks: Vec<String>,
@@ -26,15 +26,15 @@ pub struct FileSystemFacts {
 /// Names for the numbers in [`Totals`].
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// Whose cgroup it is.
+    /// The owner of each cgroup.
     pub cgroups: HashMap<CgroupId, Identity>,
-    /// Which file system it is.
+    /// The file system on each device.
     pub file_systems: HashMap<DevNo, FileSystemFacts>,
     /// Kernel names of devices.
     pub devices: HashMap<DevNo, String>,
 }
 
-/// What a cgroup is called that was gone before it could be named.
+/// The identity of a cgroup that was removed before it could be named.
 #[must_use]
 pub fn unnamed(id: CgroupId) -> Identity {
     Identity { kind: ContainerKind::Cgroup, name: format!("cgroup {} (gone)", id.0), id: None, pod_uid: None }
@@ -51,7 +51,7 @@ impl Names {
         self.devices.get(&dev).cloned().unwrap_or_else(|| dev.to_string())
     }
 
-    /// A file system; one that is not known by its number.
+    /// A file system; an unknown one has its device number as its name.
     #[must_use]
     pub fn file_system(&self, dev: DevNo) -> FileSystemFacts {
         self.file_systems
@@ -61,7 +61,7 @@ impl Names {
     }
 }
 
-/// Puts names to sums. `pending` are the bytes of each journal that wait for a commit to be charged. How long was observed is left at 0.
+/// Names the sums. `pending` are bytes of each journal that are not charged yet. `observed_seconds` is left at 0.
 #[must_use]
 pub fn activity(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>, names: &Names) -> Activity {
     let mut containers: BTreeMap<Identity, ContainerView> = BTreeMap::new();
@@ -100,7 +100,7 @@ pub fn activity(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>, na
         container(names.cgroup(writer), &mut |view| view.file_system(&device).native_bytes += bytes);
     }
     for (&(owner, dev), service) in &totals.service {
-        // Flushes have no owner; their device time shows in the blame.
+        // Flushes have no owner; their device time appears in the blame.
         let Some(owner) = owner else { continue };
         container(names.cgroup(owner), &mut |view| {
             view.read_bytes += service.read_bytes;
@@ -145,7 +145,7 @@ fn file_system(views: &mut BTreeMap<String, FileSystemView>, facts: FileSystemFa
 }
 
 fn devices(totals: &Totals, names: &Names) -> Vec<DeviceTime> {
-    // By name: a device that was taken out and put in again may have another number than before.
+    // By name: a device that was removed and added again may have another number.
     let mut views: BTreeMap<String, DeviceTime> = BTreeMap::new();
     for (&(dev, class), &ns) in &totals.device_ns {
         let name = names.device(dev);

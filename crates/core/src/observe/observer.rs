@@ -1,7 +1,7 @@
-//! Keeps the sums: batches of what the tracer saw come in, totals per cgroup come out.
+//! The observer: turns batches of the tracer into totals per cgroup.
 //!
-//! Owns: the order in which a batch is counted ([`Observer::step`]), and what is remembered between batches. Does not: decide what
-//! a commit costs whom ([`super::charge`], [`super::log`]) or why an fsync waited ([`super::blame`]).
+//! Owns: the order in which a batch is evaluated ([`Observer::step`]), and the state between batches. Does not: decide
+//! who is charged for a commit ([`super::charge`], [`super::log`]) or why an fsync waited ([`super::blame`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use super::shares::Tree;
 use super::waits::{Longest, Waits};
 use crate::units::DevNo;
 
-/// For how long after the end of a commit those that waited for it are awaited (ns).
+/// How long after the end of a commit records of its waiters may still arrive (ns).
 const AWAIT_NS: u64 = 100_000_000;
-/// How long after a later commit a transaction's commit is still expected (ns).
+/// How long after a later commit the commit of a transaction is still expected (ns).
 const GIVE_UP_NS: u64 = 60_000_000_000;
 
 /// Sums since the start of the observation.
@@ -28,24 +28,24 @@ const GIVE_UP_NS: u64 = 60_000_000_000;
 pub struct Totals {
     /// Journal bytes by payer, file system and kind.
     pub journal_bytes: BTreeMap<(Option<CgroupId>, DevNo, Kind), u64>,
-    /// Journal bytes that the kernel itself charged, by whom it charged and file system: whoever caused them, they were written
-    /// by this one's threads.
+    /// Journal bytes that the kernel charged, by charged cgroup and file system: that cgroup's threads wrote them,
+    /// whichever cgroup caused them.
     pub native_bytes: BTreeMap<(CgroupId, DevNo), u64>,
-    /// What devices did, by whom the kernel charged.
+    /// Service of devices, by the cgroup that the kernel charged.
     pub service: BTreeMap<(Option<CgroupId>, DevNo), Service>,
-    /// What their controllers mean the cgroups to have of the device time of all (ns).
+    /// Target device time of cgroups, by their weights (ns).
     pub target_ns: BTreeMap<(CgroupId, DevNo), u64>,
-    /// How long devices were busy (ns), and what with.
+    /// Busy time of devices (ns), by class of request.
     pub device_ns: BTreeMap<(DevNo, ServiceClass), u64>,
-    /// How long fsync took, by caller.
+    /// Latencies of fsync, by caller.
     pub syncs: BTreeMap<CgroupId, Histogram>,
-    /// Nanoseconds that the first waited in fsync because of the second.
+    /// Time that the first cgroup waited in fsync because of the second (ns).
     pub blame_ns: BTreeMap<(CgroupId, Option<CgroupId>), u64>,
     /// Commits by file system.
     pub commits: BTreeMap<DevNo, u64>,
-    /// What found no room to be counted.
+    /// Events that could not be recorded.
     pub losses: Losses,
-    /// Transactions whose commit was not seen; their owners' blocks are charged to nobody.
+    /// Transactions whose commit was not observed; their blocks are not charged.
     pub unseen_commits: u64,
 }
 
@@ -55,26 +55,26 @@ pub struct Observer {
     totals: Totals,
     journals: HashMap<DevNo, Journal>,
     logs: HashMap<DevNo, Log>,
-    /// What happened so shortly ago that the records of those that waited for it may not be there yet.
+    /// Records that are so recent that records of waiters may still be missing.
     recent: VecDeque<Record>,
-    /// The last transaction of each journal whose commit was seen.
+    /// The last transaction of each journal whose commit was observed.
     last_tids: HashMap<DevNo, Tid>,
-    /// Since when (ns, monotonic) a later transaction than these has been committed.
+    /// When a later transaction than these was first known to be committed (ns, monotonic).
     overdue_since: HashMap<(DevNo, Tid), u64>,
-    /// The physical devices below each file system, and the file systems that share one of them with it (itself among them).
+    /// The physical devices of each file system, and the file systems that share one of them (including itself).
     below: HashMap<DevNo, (Vec<DevNo>, Arc<[DevNo]>)>,
     causes: Causes,
     waits: Waits,
     tree: Tree,
     last_ns: Option<u64>,
-    /// Since when (ns, monotonic) everything has been seen.
+    /// Start of complete observation (ns, monotonic).
     began_ns: u64,
     writes: HashMap<WriteKey, u64>,
     services: HashMap<ServiceKey, Service>,
 }
 
 impl Observer {
-    /// The sums.
+    /// The totals.
     #[must_use]
     pub fn totals(&self) -> &Totals {
         &self.totals
@@ -86,8 +86,8 @@ impl Observer {
         self.waits.longest(now_ns, within_ns)
     }
 
-    /// Bytes of journals that nobody is charged yet: those of the last commits, and of superblocks, which are charged with the
-    /// next commit. A file system may occur more than once.
+    /// Journal bytes that are not charged yet: those of the last commits, and of superblocks, which are charged with
+    /// the next commit. A file system may occur more than once.
     pub fn pending_bytes(&self) -> impl Iterator<Item = (DevNo, u64)> {
         let commits = self.recent.iter().filter_map(|record| match record {
             Record::Commit(commit) => Some((commit.dev, commit.journal_bytes)),
@@ -97,13 +97,13 @@ impl Observer {
         self.journals.iter().map(|(dev, journal)| (*dev, journal.pending_bytes())).chain(commits)
     }
 
-    /// File systems whose journal was written while it was observed, and that are not gone.
+    /// Mounted file systems with observed journal writes.
     #[must_use]
     pub fn devices(&self) -> Vec<DevNo> {
         self.journals.keys().chain(self.logs.keys()).copied().collect()
     }
 
-    /// Says which file systems are mounted, and on which physical devices each lies. What is known of others is forgotten.
+    /// Sets the mounted file systems, with the physical devices of each. The state of others is dropped.
     pub fn set_file_systems(&mut self, disks: HashMap<DevNo, Vec<DevNo>>) {
         let gone: Vec<DevNo> = self.journals.keys().filter(|dev| !disks.contains_key(dev)).copied().collect();
         for dev in gone {
@@ -117,7 +117,7 @@ impl Observer {
         for (dev, disk) in disks.iter().flat_map(|(dev, disks)| disks.iter().map(|disk| (*dev, *disk))) {
             on_disk.entry(disk).or_default().push(dev);
         }
-        // One list for all file systems on the same disks: there may be a thousand.
+        // File systems on the same disks share one list: there may be a thousand of them.
         let mut on_all: HashMap<Vec<DevNo>, Arc<[DevNo]>> = HashMap::new();
         let with_neighbours = disks.into_iter().map(|(dev, disks)| {
             if disks.is_empty() {
@@ -133,34 +133,34 @@ impl Observer {
         self.below = with_neighbours.collect();
     }
 
-    /// Says where the cgroups are that have a part in the sums, and their weights.
+    /// Sets the hierarchy and the weights of the cgroups in the sums.
     pub fn set_tree(&mut self, tree: Tree) {
         self.tree = tree;
     }
 
-    /// Takes a batch into account, but for the commits that ended just before it. Returns the shares that are used up, which the
+    /// Evaluates a batch, except for commits that have only just ended. Returns the shares that are used up, which the
     /// tracer can evict.
     pub fn step(&mut self, batch: Batch) -> Vec<ShareKey> {
         let horizon_ns = batch.now_ns.saturating_sub(AWAIT_NS);
         self.step_until(batch, horizon_ns)
     }
 
-    /// Takes the last batch into account, and all that was left of those before it.
+    /// Evaluates the last batch, and all that is left of earlier ones.
     pub fn finish(&mut self, batch: Batch) -> Vec<ShareKey> {
         self.step_until(batch, u64::MAX)
     }
 
-    /// Each step below relies on those before it:
+    /// Each step relies on the previous ones:
     ///
-    /// * A write of the journal's superblock is charged with the next commit, so that it is counted before the commits.
-    /// * A block is written to its place after its commit and before its transaction is dropped, so that checkpoint writes are counted
-    ///   between the two.
-    /// * An fsync is blamed on what the device did and on the commits of its time, so that fsyncs come after both.
-    /// * A transaction is given up only when its commit is not in this batch either.
+    /// * A write of the journal's superblock is charged with the next commit, so these are counted before commits.
+    /// * A block is checkpointed after its commit and before its transaction is dropped, so checkpoint writes are
+    ///   counted between the two.
+    /// * An fsync is blamed on the device's service and on concurrent commits, so fsyncs come after both.
+    /// * A transaction is given up only if its commit is not in this batch, either.
     fn step_until(&mut self, batch: Batch, horizon_ns: u64) -> Vec<ShareKey> {
         let mut owners = Owners::of(&batch.shares);
         self.recent.extend(batch.records);
-        // Also of fsyncs that are not due: they may have waited for a commit that is.
+        // Including fsyncs that are not due: they may have waited for a commit that is.
         let fsyncs = Fsyncs::among(&self.recent);
         let due = self.take_due(horizon_ns);
 
@@ -176,7 +176,7 @@ impl Observer {
         batch.shares.into_iter().map(|(key, _)| key).filter(|key| ended.contains(&(key.dev, key.tid))).collect()
     }
 
-    /// Takes the records out, in their order, up to the first that others may still refer to.
+    /// Removes the records, in order, up to the first one that missing records may refer to.
     fn take_due(&mut self, horizon_ns: u64) -> Vec<Record> {
         let is_due = |record: &Record| match record {
             Record::Commit(Commit { end_ns, .. }) | Record::Sync(Sync { end_ns, .. }) => *end_ns <= horizon_ns,
@@ -186,7 +186,7 @@ impl Observer {
         self.recent.drain(..n_due).collect()
     }
 
-    /// Charges commits and writes to logs to those who caused them. Returns the transactions that are over.
+    /// Charges commits and log writes to the cgroups that caused them. Returns the finished transactions.
     fn charge_journals(&mut self, due: &[Record], owners: &mut Owners, fsyncs: &Fsyncs) -> BTreeSet<(DevNo, Tid)> {
         let mut ended = BTreeSet::new();
         for record in due {
@@ -220,7 +220,7 @@ impl Observer {
         }
     }
 
-    /// Counts a cgroup's sums under another one from now on, because it is gone; nothing is lost from the totals.
+    /// Adds the sums of a removed cgroup to those of another one; the totals stay the same.
     pub fn fold(&mut self, gone: CgroupId, into: CgroupId) {
         let moved = |cgroup: Option<CgroupId>| if cgroup == Some(gone) { Some(into) } else { cgroup };
         let totals = &mut self.totals;
@@ -245,20 +245,20 @@ impl Observer {
         }
     }
 
-    /// The tracer has forgotten the sums of these cgroups: what it shows of them next began anew.
+    /// The tracer has evicted the sums of these cgroups, which restart at 0.
     pub fn forgotten(&mut self, gone: &HashSet<CgroupId>) {
         let is_kept = |cgroup: Option<CgroupId>| cgroup.is_none_or(|cgroup| !gone.contains(&cgroup));
         self.writes.retain(|key, _| is_kept(key.cgroup));
         self.services.retain(|key, _| is_kept(key.cgroup));
     }
 
-    /// The tracer was loaded: its sums are 0.
+    /// The tracer was loaded, so that its sums are 0.
     pub fn loaded(&mut self) {
         self.writes.clear();
         self.services.clear();
     }
 
-    /// The tracer begins (ns, monotonic), after a time in which nothing was seen.
+    /// The tracer starts (ns, monotonic), after a time without observation.
     pub fn begin(&mut self, now_ns: u64) {
         self.began_ns = now_ns;
         self.last_ns = None;
@@ -271,7 +271,7 @@ impl Observer {
         }
     }
 
-    /// All cgroups that have a part in the sums.
+    /// All cgroups in the sums.
     #[must_use]
     pub fn cgroups(&self) -> HashSet<CgroupId> {
         let totals = &self.totals;
@@ -301,7 +301,7 @@ impl Observer {
         self.last_tids.insert(commit.dev, commit.tid);
     }
 
-    /// Charges a write to a log, with the checkpoints that it may belong to. Returns those whose parts are used up.
+    /// Charges a log write to the checkpoints that it may belong to. Returns those whose shares are used up.
     fn charge_log_write(&mut self, write: &LogWrite, logged: &mut HashMap<(DevNo, Tid), Parts>) -> Vec<(DevNo, Tid)> {
         let log = self.logs.entry(write.dev).or_default();
         let age = |tid: Tid| write.checkpoint.wrapping_sub(tid);
@@ -333,11 +333,11 @@ impl Observer {
         self.waits.record(sync, &blame, self.causes.commits_of(sync));
     }
 
-    /// Charges what was written since the batch before, of the kinds that are wanted.
+    /// Charges the writes since the previous batch, of the wanted kinds.
     fn count_writes(&mut self, writes: &[(WriteKey, u64)], wanted: impl Fn(WriteKind) -> bool) {
         for (key, sum) in writes.iter().filter(|(key, _)| wanted(key.kind)) {
             let before = self.writes.insert(*key, *sum).unwrap_or(0);
-            // A sum that fell began anew.
+            // A sum that decreased was restarted.
             let bytes = if *sum < before { *sum } else { sum - before };
             if bytes == 0 {
                 continue;
@@ -346,7 +346,7 @@ impl Observer {
                 *self.totals.native_bytes.entry((writer, key.dev)).or_default() += bytes;
             }
             let charges = match key.kind {
-                // Its bytes are charged by the writes themselves.
+                // Its bytes are charged with the log writes.
                 WriteKind::Log => continue,
                 WriteKind::Superblock => {
                     self.journals.entry(key.dev).or_default().superblock(bytes);
@@ -365,7 +365,7 @@ impl Observer {
         }
     }
 
-    /// Adds what devices did since the batch before.
+    /// Adds the service of devices since the previous batch.
     fn count_services(&mut self, now_ns: u64, services: &[(ServiceKey, Service)]) {
         let mut done = Vec::new();
         for (key, sum) in services {
@@ -383,7 +383,7 @@ impl Observer {
         }
     }
 
-    /// Splits what each device did for cgroups since the last look among those that it did something for, as their weights say.
+    /// Splits each device's busy time since the last poll among the cgroups that it served, by their weights.
     fn targets(&mut self, done: &[(ServiceKey, Service)]) {
         let mut of_device: BTreeMap<DevNo, (u64, BTreeSet<CgroupId>)> = BTreeMap::new();
         for (key, new) in done {
@@ -405,8 +405,8 @@ impl Observer {
         }
     }
 
-    /// Gives up transactions whose commit is not to be expected any more, and returns them: a later one was committed long ago. Not at
-    /// once, because a file system that was created again on a device begins with small numbers again.
+    /// Gives up transactions whose commit is overdue, because a later one was committed long ago, and returns them. Not
+    /// at once: a file system that is recreated on a device starts with small numbers again.
     fn give_up(&mut self, now_ns: u64, open: impl Iterator<Item = (DevNo, Tid)>) -> Vec<(DevNo, Tid)> {
         let before = std::mem::take(&mut self.overdue_since);
         let overdue = open.filter(|(dev, tid)| self.is_over(*dev, *tid));
@@ -417,18 +417,18 @@ impl Observer {
         given_up.into_keys().collect()
     }
 
-    /// Whether a later transaction of the journal has been committed already. Transaction numbers wrap around.
+    /// Whether a later transaction of the journal has been committed. Transaction numbers wrap around.
     fn is_over(&self, dev: DevNo, tid: Tid) -> bool {
         self.last_tids.get(&dev).is_some_and(|last| last.wrapping_sub(tid).wrapping_sub(1) < Tid::MAX / 2)
     }
 }
 
-/// Who has which part of the transactions that are not over.
+/// Shares of unfinished transactions, by owner.
 #[derive(Default)]
 struct Owners {
-    /// Of a journal's transactions.
+    /// Transactions of journals.
     open: HashMap<(DevNo, Tid), Transaction>,
-    /// Of the checkpoints of a log, in bytes.
+    /// Checkpoints of logs, in bytes.
     logged: HashMap<(DevNo, Tid), Parts>,
 }
 
@@ -468,7 +468,7 @@ impl Fsyncs {
         Self(by_transaction)
     }
 
-    /// The cgroup that forced a commit, and all whose fsync waited for it then; none if no fsync had begun before it.
+    /// The cgroup that forced a commit, and all cgroups whose fsync waited for it; none if no fsync started before it.
     fn waiters(&self, commit: &Commit) -> (Option<CgroupId>, Waiters) {
         let needed = self.0.get(&(commit.dev, commit.tid)).into_iter().flatten();
         let meanwhile = needed.filter(|sync| sync.start_ns < commit.end_ns && sync.end_ns > commit.start_ns);

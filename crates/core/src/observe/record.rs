@@ -1,8 +1,8 @@
-//! What the kernel tells, as values: records of commits and fsyncs, and sums that only rise.
+//! What the tracer reports: records of commits and fsyncs, and monotonic sums.
 
 use crate::units::DevNo;
 
-/// A cgroup of the unified hierarchy: the number of its node in cgroupfs, which is also its directory's inode number.
+/// A cgroup of the unified hierarchy, by the number of its kernfs node, which is also its directory's inode number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CgroupId(pub u64);
 
@@ -12,21 +12,21 @@ pub type Tid = u32;
 /// The four kinds of journal I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// Blocks of the journal that the journal thread wrote, and its superblock.
+    /// Journal blocks that the journal thread wrote, and the journal's superblock.
     Commit,
     /// File data that the journal thread wrote inside a commit.
     Ordered,
-    /// Metadata written to its place in the file system.
+    /// Metadata that was checkpointed: written to its final location.
     Checkpoint,
     /// Fast-commit blocks, written by the caller of fsync.
     FastCommit,
 }
 
 impl Kind {
-    /// All kinds, in the order in which they are shown.
+    /// All kinds, in display order.
     pub const ALL: [Self; 4] = [Self::Commit, Self::Ordered, Self::Checkpoint, Self::FastCommit];
 
-    /// The word for it in JSON and metrics.
+    /// Its name in JSON and metrics.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -47,21 +47,22 @@ pub struct Commit {
     pub tid: Tid,
     /// When the transaction's first handle began.
     pub begin_ns: u64,
-    /// From here on the transaction took no new handles.
+    /// When the transaction stopped accepting handles.
     pub start_ns: u64,
-    /// Its handles were finished; 0 if that was not seen.
+    /// When its handles had finished; 0 if that was not observed.
     pub flush_ns: u64,
-    /// Its metadata began to be written; 0 if that was not seen.
+    /// When writing of its metadata began; 0 if that was not observed.
     pub log_ns: u64,
-    /// All of it is on the device.
+    /// When all of it was on the device.
     pub end_ns: u64,
-    /// What the journal thread wrote to the journal, in bytes.
+    /// Bytes that the journal thread wrote to the journal.
     pub journal_bytes: u64,
-    /// What it wrote of file data, in bytes.
+    /// Bytes of file data that it wrote.
     pub ordered_bytes: u64,
-    /// Who forced the commit: the first fsync for it. `None` if the timer did, and until the observer has found it.
+    /// The cgroup that forced the commit, with the first fsync that needed it. `None` for a commit by the timer, and
+    /// until the observer has determined it.
     pub requester: Option<CgroupId>,
-    /// Where the journal thread is: whom the kernel charges for all of it. `None` if that is not known.
+    /// The journal thread's cgroup, which the kernel charges for the whole commit. `None` if unknown.
     pub writer: Option<CgroupId>,
     /// Size of a journal block in bytes.
     pub block_bytes: u32,
@@ -78,7 +79,7 @@ pub struct Sync {
     pub start_ns: u64,
     /// When it ended.
     pub end_ns: u64,
-    /// Whose thread it was.
+    /// The caller's cgroup.
     pub cgroup: CgroupId,
 }
 
@@ -87,25 +88,25 @@ pub struct Sync {
 pub struct LogWrite {
     /// The file system's device.
     pub dev: DevNo,
-    /// The newest checkpoint that took no more transactions: what was written is of this one, or of those before it.
+    /// The newest closed checkpoint: the write belongs to this one or to earlier ones.
     pub checkpoint: Tid,
     /// When it was written (ns, monotonic).
     pub at_ns: u64,
-    /// Who forced that checkpoint; `None` if nobody did, or if that was not seen.
+    /// The cgroup that forced that checkpoint; `None` if none did, or if that was not observed.
     pub requester: Option<CgroupId>,
-    /// How much of the log holds changes that are not at their places yet, in bytes.
+    /// Size of the active part of the log, with changes that are not checkpointed, bytes.
     pub active_bytes: u64,
-    /// How much was written.
+    /// Size of the write, bytes.
     pub bytes: u64,
-    /// What a checkpoint takes at most besides its log vectors and their records' headers, in bytes.
+    /// Upper limit of a checkpoint's overhead, apart from log vectors and record headers, bytes.
     pub overhead_bytes: u64,
-    /// The part of each record that its header takes.
+    /// Size of a record's header, bytes.
     pub header_bytes: u32,
-    /// Size of a full record, with its header.
+    /// Size of a full record with its header, bytes.
     pub record_bytes: u32,
 }
 
-/// What happened, in the order of its end.
+/// An event, ordered by its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A commit ended.
@@ -114,7 +115,7 @@ pub enum Record {
     Sync(Sync),
     /// A log was written.
     Log(LogWrite),
-    /// All blocks of a transaction are at their places.
+    /// All blocks of a transaction are checkpointed.
     Dropped {
         /// The file system's device.
         dev: DevNo,
@@ -123,30 +124,31 @@ pub enum Record {
     },
 }
 
-/// What a share of a transaction counts.
+/// What a cgroup's share of a transaction counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ShareKind {
     /// Journal blocks that the cgroup was the first to dirty.
     DirtiedBlocks,
     /// Bytes of its file data that the journal thread wrote.
     OrderedBytes,
-    /// Journal blocks of nobody known, because there was no room to count them for their owner.
+    /// Journal blocks without a known owner, because there was no space to count them for it.
     LostBlocks,
-    /// Those of its dirtied blocks that an earlier transaction had already, so shortly before that the timer alone would have
-    /// put them into one commit.
+    /// Its dirtied blocks that were already in an earlier transaction, so recently that the timer alone would have put
+    /// both into one commit.
     AgainBlocks {
-        /// That transaction, or a later one if it is long ago.
+        /// The earlier transaction, or a later one if it was long ago.
         since: Tid,
     },
-    /// Blocks that others dirtied in the same transaction after it, in sixths: what it gave of them.
+    /// Blocks that it dirtied first and others dirtied later in the same transaction, in sixths: the part that it
+    /// ceded.
     CededSixths,
-    /// Blocks that others had dirtied in the same transaction before it, in sixths: what it took of them.
+    /// Blocks that others dirtied first in the same transaction and it dirtied later, in sixths: the part that it took.
     JoinedSixths,
-    /// Bytes by which the cgroup made the log vectors of a checkpoint grow.
+    /// Bytes that the cgroup added to the log vectors of a checkpoint.
     LoggedBytes,
 }
 
-/// Whose part of which transaction a sum is.
+/// The key of a sum per transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShareKey {
     /// The file system's device.
@@ -155,7 +157,7 @@ pub struct ShareKey {
     pub tid: Tid,
     /// What is counted.
     pub kind: ShareKind,
-    /// The owner; `None` when unknown.
+    /// The owner; `None` if unknown.
     pub cgroup: Option<CgroupId>,
 }
 
@@ -166,49 +168,49 @@ pub enum WriteKind {
     Superblock,
     /// Fast-commit blocks.
     FastCommit,
-    /// Metadata written to its place.
+    /// Metadata that was checkpointed.
     Checkpoint,
-    /// The log of an XFS: counted by its [`LogWrite`]s, and here by whom the kernel charged.
+    /// The log of an XFS. Its [`LogWrite`]s count it as a whole, this sum by the cgroup that the kernel charged.
     Log,
 }
 
-/// Whose writes outside commits a sum is.
+/// The key of a sum of writes outside commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriteKey {
     /// The file system's device.
     pub dev: DevNo,
-    /// What was written.
+    /// The kind of write.
     pub kind: WriteKind,
-    /// The writer, which the kernel charged; `None` when unknown.
+    /// The cgroup that the kernel charged; `None` if unknown.
     pub cgroup: Option<CgroupId>,
 }
 
-/// Whose requests a sum of device service is.
+/// The key of a sum of device service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceKey {
     /// The whole device.
     pub dev: DevNo,
-    /// Whom the kernel charged; `None` for flushes and where unknown.
+    /// The cgroup that the kernel charged; `None` for flushes, and if unknown.
     pub cgroup: Option<CgroupId>,
-    /// What for.
+    /// The class of requests.
     pub class: ServiceClass,
 }
 
-/// What a device's time went into.
+/// Classes of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ServiceClass {
     /// File data.
     Data,
-    /// Metadata (`REQ_META`): the journal, and metadata on its way to its place.
+    /// Metadata (`REQ_META`): the journal, and checkpointed metadata.
     Meta,
     /// Flushes of the device's cache.
     Flush,
 }
 
-/// What a device did for somebody.
+/// A device's service to a cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Service {
-    /// Device time in nanoseconds; over all keys of a device the time in which it was not idle.
+    /// Device time, ns; the sum over all keys of a device is its busy time.
     pub busy_ns: u64,
     /// Bytes read.
     pub read_bytes: u64,
@@ -219,7 +221,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// What was added since an earlier look; the whole if the sum began anew meanwhile.
+    /// The increase since an earlier state; the whole sum if it was restarted meanwhile.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         if self.requests < before.requests {
@@ -242,14 +244,14 @@ impl Service {
     }
 }
 
-/// How often something found no room to be counted.
+/// Numbers of events that could not be recorded, because there was no space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Records of commits and fsyncs.
     pub records: u64,
-    /// Counts of first-dirtied blocks that were kept, but not for their owner.
+    /// Counts of first-dirtied blocks that were recorded without their owner.
     pub owners: u64,
-    /// Counts of first-dirtied blocks and of writes that were not kept.
+    /// Counts of first-dirtied blocks and of writes that were not recorded.
     pub counts: u64,
     /// Requests.
     pub requests: u64,
@@ -263,25 +265,26 @@ impl Losses {
     }
 }
 
-/// What one look at the tracer gives. The sums were read after the records, so that they are complete for each commit among them.
+/// The result of polling the tracer. The sums were read after the records, so that they are complete for each commit
+/// among these.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// When it was taken (ns, monotonic).
     pub now_ns: u64,
-    /// Since the last look.
+    /// Records since the last poll.
     pub records: Vec<Record>,
-    /// Sums per transaction, as they stand.
+    /// Current sums per transaction.
     pub shares: Vec<(ShareKey, u64)>,
-    /// Sums of bytes, as they stand.
+    /// Current sums of bytes.
     pub writes: Vec<(WriteKey, u64)>,
-    /// Sums of service, as they stand.
+    /// Current sums of service.
     pub services: Vec<(ServiceKey, Service)>,
-    /// Sums since the tracer was loaded.
+    /// Losses since the tracer was loaded.
     pub losses: Losses,
 }
 
 impl Batch {
-    /// Adds what another tracer, which watches other file systems, saw at the same time.
+    /// Adds the batch of another tracer, for other file systems, from the same time.
     pub fn merge(&mut self, other: Self) {
         self.records.extend(other.records);
         self.shares.extend(other.shares);

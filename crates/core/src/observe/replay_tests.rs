@@ -1,5 +1,6 @@
-//! A trace of a real kernel, replayed: three containers on one ext4 with an external journal (`attribution` experiment, all three
-//! together, 12 s, Linux 6.12 in a virtual machine, programs on functions included). The first line has the device's bytes.
+//! Replays a trace of a real kernel: three containers on one ext4 with an external journal (`attribution` experiment,
+//! all three together, 12 s, Linux 6.12 in a virtual machine, with fentry programs). The first line has the bytes of
+//! the device.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -76,7 +77,7 @@ fn parse(trace: &str) -> (u64, Vec<Batch>) {
     (bytes, looks)
 }
 
-/// Charges, and what waits to be charged.
+/// The charges, and bytes that are not charged yet.
 fn replay(mut looks: Vec<Batch>) -> (Charges, u64) {
     let mut observer = Observer::default();
     let devs = looks.iter().flat_map(|look| look.shares.iter().map(|(key, _)| (key.dev, Vec::new())));
@@ -126,7 +127,7 @@ fn a_recorded_trace_is_charged_to_the_byte() {
 }
 
 #[test]
-fn how_often_one_looks_changes_no_charge() {
+fn the_polling_interval_does_not_change_charges() {
     let (_, looks) = parse(TRACE);
     let (mut shares, mut writes) = (HashMap::new(), HashMap::new());
     let mut all = Batch { now_ns: looks.last().unwrap().now_ns, ..Batch::default() };

@@ -1,9 +1,9 @@
-//! What container runtimes call their containers, read out of their state files.
+//! Names of containers, read from the state files of container runtimes.
 //!
-//! The files are the runtimes' own and may change between their versions: whatever is not as expected gives no name, and the
-//! id stays. Sources: moby `container.Container` (`config.v2.json`), containers/storage `Container` (`containers.json`),
-//! containerd `pkg/cri/annotations`, nerdctl `pkg/labels` (labels are annotations too), CRI-O's annotations with the labels of
-//! the kubelet, kubelet `BuildPodLogsDirectory`.
+//! The files are private to the runtimes and may change between their versions: unexpected content gives no name, and
+//! the container is shown by its id. Sources: moby `container.Container` (`config.v2.json`), containers/storage
+//! `Container` (`containers.json`), containerd `pkg/cri/annotations`, nerdctl `pkg/labels` (labels are annotations
+//! too), CRI-O's annotations with the labels of the kubelet, kubelet `BuildPodLogsDirectory`.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::identity::printable;
 
-/// Longest name that is shown, in characters; Kubernetes allows 253 for a pod and 63 for a namespace and a container.
+/// Longest displayed name, in characters; Kubernetes allows 253 for a pod and 63 for a namespace and a container.
 const MAX_NAME: usize = 400;
 
 /// The name in Docker's `config.v2.json`; there it begins with a slash.
@@ -85,7 +85,7 @@ pub fn spec_name(json: &[u8]) -> Option<String> {
     let pod = first(["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"]);
     match (namespace, pod) {
         (Some(namespace), Some(pod)) => {
-            // CRI-O calls the sandbox itself a container of this name.
+            // CRI-O has the sandbox itself as a container with this name.
             let container = first(["io.kubernetes.cri.container-name", "io.kubernetes.container.name"]);
             let container = container.filter(|name| *name != "POD");
             let parts = [Some(namespace), Some(pod), container];
@@ -102,7 +102,7 @@ pub fn pod_of_logs(directory: &str, pod_uid: &str) -> Option<(String, String)> {
     Some((shown(namespace)?, shown(pod)?))
 }
 
-/// As it can be shown; `None` when there is nothing to show.
+/// A displayable form; `None` if there is nothing to display.
 fn shown(name: &str) -> Option<String> {
     let cut: String = name.chars().take(MAX_NAME).collect();
     (!cut.trim().is_empty()).then(|| printable(&cut))
@@ -113,10 +113,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Of Docker 20.10.24, shortened.
+    /// From Docker 20.10.24, shortened.
     const DOCKER: &str = r#"{"StreamConfig":{},"State":{"Running":false,"Paused":false,"Restarting":false,"OOMKilled":false,"RemovalInProgress":false,"Dead":false,"Pid":0,"ExitCode":0,"Error":"","StartedAt":"0001-01-01T00:00:00Z","FinishedAt":"0001-01-01T00:00:00Z","Health":null},"ID":"f9beb622e9072191a4e20b44c56fec6285344304fc36a133ac855b317f656305","Created":"2026-11-22T11:31:17.184315103Z","Managed":false,"Path":"/bin/true","Args":[],"Image":"sha256:75c17c34ecbb1387737bb61462f0abe3bb60215b01387ae26828509fa808ca1d","Name":"/web","Driver":"vfs","OS":"linux","RestartCount":0}"#;
 
-    /// Of Podman 4.3.1: two containers, of which the second was made with `--rm`.
+    /// From Podman 4.3.1: two containers, the second one created with `--rm`.
     const PODMAN: &str = r#"[{"id":"e533ddddf7a8aca77fa3affaa70d4ea4276c009fa9aba34a229f71f68b1e590c","names":["web"],"image":"","layer":"e18d6c4a2334a2263a86d67c3ee3c9f176abbd5351b38981eca5c7ba6b44e7d8","metadata":"{\"image-name\":\"\",\"image-id\":\"\",\"name\":\"web\",\"created-at\":1795347072}","created":"2026-11-22T11:31:12.714044115Z","flags":{"MountLabel":"","ProcessLabel":""}},{"id":"85209c3129f2350e1c2ec45890302403c190cd9c2beef48ee98c3a7ae818ac43","names":["gone"],"image":"","layer":"08afb309c8f37419d56c92f1fa0efdeabd6d0b9dd070868a6ef821547c836504","metadata":"{\"image-name\":\"\",\"image-id\":\"\",\"name\":\"gone\",\"created-at\":1795347072}","created":"2026-11-22T11:31:12.789922987Z","flags":{"MountLabel":"","ProcessLabel":"","Volatile":true}}]"#;
 
     fn spec(annotations: &[(&str, &str)]) -> Vec<u8> {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_files_give_no_names() {
+    fn truncated_files_give_no_names() {
         for cut in 0..DOCKER.len() {
             assert_eq!(docker_name(&DOCKER.as_bytes()[..cut]), None);
         }
@@ -204,7 +204,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_in_a_file_is_shown_harmlessly(name: String, noise in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn any_file_content_is_displayed_safely(name: String, noise in proptest::collection::vec(any::<u8>(), 0..200)) {
             let json = serde_json::to_vec(&serde_json::json!({ "Name": name })).unwrap();
             if let Some(shown) = docker_name(&json) {
                 prop_assert!(!shown.chars().any(char::is_control) && !shown.trim().is_empty());

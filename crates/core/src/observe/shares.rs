@@ -1,9 +1,9 @@
-//! What share of a device its controller means each cgroup to have: io.weight arbitrates among siblings, level by level.
+//! Target shares of cgroups on a device: io.weight arbitrates among siblings, level by level.
 //!
-//! Only those that are active on the device take part. At each level of the tree the device's time is split among the siblings
-//! in whose subtrees somebody is active, in proportion to their weights; what a cgroup that is active gets at the last level is
-//! its target. I/O of the root cgroup is not arbitrated by any weight: it has no target. Source: kernel
-//! `Documentation/admin-guide/cgroup-v2.rst`, "Weights" and "IO Interface Files".
+//! Only cgroups that are active on the device take part. At each level of the tree, the device's time is split in
+//! proportion to weights among the siblings with active cgroups in their subtrees; the part that an active cgroup gets
+//! at the last level is its target. I/O of the root cgroup is not subject to any weight: it has no target. Source:
+//! kernel `Documentation/admin-guide/cgroup-v2.rst`, "Weights" and "IO Interface Files".
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,21 +12,21 @@ use super::charge::pro_rata;
 use super::record::CgroupId;
 use crate::units::DevNo;
 
-/// The weight of a cgroup that has not been given one (kernel `CGROUP_WEIGHT_DFL`).
+/// The default weight of a cgroup (kernel `CGROUP_WEIGHT_DFL`).
 const DEFAULT_WEIGHT: u64 = 100;
-/// The largest that is taken from a file (kernel `CGROUP_WEIGHT_MAX`).
+/// The largest weight in a file (kernel `CGROUP_WEIGHT_MAX`).
 const MAX_WEIGHT: u64 = 10_000;
 
-/// What io.weight, or io.bfq.weight, of a cgroup says.
+/// The content of a cgroup's io.weight or io.bfq.weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weights {
     default: u64,
-    /// Devices that have another one.
+    /// Weights of single devices.
     by_device: BTreeMap<DevNo, u64>,
 }
 
 impl Weights {
-    /// Reads the file: a line `default N` (or `N`), and lines `MAJOR:MINOR N`. `None` when it has no default.
+    /// Parses the file: a line `default N` (or `N`), and lines `MAJOR:MINOR N`. `None` if it has no default.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (mut default, mut by_device) = (None, BTreeMap::new());
@@ -49,27 +49,28 @@ impl Weights {
         self.by_device.get(&dev).copied().unwrap_or(self.default)
     }
 
-    /// Whether the cgroup has one of its own on a device.
+    /// Whether the cgroup has a weight of its own on a device.
     #[must_use]
     pub fn has_own(&self, dev: DevNo) -> bool {
         self.by_device.contains_key(&dev)
     }
 }
 
-/// Where cgroups are in the hierarchy, and their weights.
+/// The cgroup hierarchy with weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     nodes: HashMap<CgroupId, (CgroupId, Option<Weights>)>,
 }
 
 impl Tree {
-    /// Enters a cgroup below its parent; `None` for weights that cannot be read. The root is not entered.
+    /// Adds a cgroup below its parent; `None` for weights that cannot be read. The root is not added.
     pub fn insert(&mut self, cgroup: CgroupId, parent: CgroupId, weights: Option<Weights>) {
         self.nodes.insert(cgroup, (parent, weights));
     }
 
-    /// Splits the time of a device among those that are active on it, exactly. A cgroup whose weight, or that of one above it,
-    /// cannot be read is counted with the default, and gets no target; neither does one that is not in the tree.
+    /// Splits the time of a device among its active cgroups, exactly. A cgroup counts with the default weight and gets
+    /// no target if its weight, or that of an ancestor, cannot be read. A cgroup that is not in the tree gets no
+    /// target, either.
     #[must_use]
     pub fn split(&self, dev: DevNo, total_ns: u64, active: &BTreeSet<CgroupId>) -> BTreeMap<CgroupId, u64> {
         let below = self.below(active);
@@ -85,7 +86,7 @@ impl Tree {
             let weights = children.iter().map(|child| (*child, self.weight(*child, dev).unwrap_or(DEFAULT_WEIGHT)));
             let mut weights: BTreeMap<CgroupId, u64> = weights.collect();
             if cgroup != ROOT && active.contains(&cgroup) {
-                // What it does itself competes with its children, like one more of them.
+                // Its own I/O competes with its children, like one more child.
                 weights.insert(cgroup, DEFAULT_WEIGHT);
             }
             for (child, ns) in pro_rata(ns, &weights) {
@@ -103,7 +104,7 @@ impl Tree {
         self.nodes.get(&cgroup)?.1.as_ref().map(|weights| weights.on(dev))
     }
 
-    /// The children of each cgroup in whose subtrees somebody is active.
+    /// The children of each cgroup that have active cgroups in their subtrees.
     fn below(&self, active: &BTreeSet<CgroupId>) -> HashMap<CgroupId, BTreeSet<CgroupId>> {
         let mut below: HashMap<CgroupId, BTreeSet<CgroupId>> = HashMap::new();
         for cgroup in active {
@@ -111,7 +112,7 @@ impl Tree {
             while at != ROOT
                 && let Some((parent, _)) = self.nodes.get(&at)
             {
-                // Whatever is above it has been entered before.
+                // Its ancestors have been added before.
                 if !below.entry(*parent).or_default().insert(at) {
                     break;
                 }
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(split(&tree, &[21]), [(21, 1000)]);
         assert_eq!(split(&tree, &[21, 30]), [(21, 875), (30, 125)]);
         assert_eq!(split(&tree, &[21, 22, 31]), [(21, 375), (22, 375), (31, 250)]);
-        // The root has no target, and takes nothing from those of the others.
+        // The root has no target, and does not reduce those of others.
         assert_eq!(split(&tree, &[1, 21, 31]), [(21, 750), (31, 250)]);
         assert_eq!((split(&tree, &[1]), split(&tree, &[])), (vec![], vec![]));
         // A cgroup with I/O of its own beside its child's.
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_has_no_target_but_counts() {
+    fn an_unknown_weight_has_no_target_but_counts() {
         let mut tree = tree(&[(2, 1, 300)]);
         tree.insert(id(3), id(1), None);
         tree.insert(id(4), id(3), Weights::parse("100"));
@@ -196,7 +197,7 @@ mod tests {
             let targets = tree.split(DISK, total_ns, &active);
             prop_assert_eq!(targets.values().sum::<u64>(), total_ns);
             prop_assert!(targets.keys().all(|cgroup| active.contains(cgroup)));
-            // Nobody else's weight matters more than its own: twice the weight is not less.
+            // A larger weight never reduces a target.
             if let Some(one) = active.first() {
                 let parent = tree.nodes[one].0;
                 let mut heavier = tree.clone();

@@ -1,8 +1,8 @@
-//! The longest waits of the last minutes, one by one: what an operator wants to see after "the database hung at 3:12".
+//! The longest waits of the last minutes, individually: for questions such as why the database hung at 3:12.
 //!
-//! Memory is bounded: time is cut in slots, each slot keeps so many waits, of which one victim has only a part (so that a
-//! container which mostly waits for its own writes does not hide its victims), and each wait so many commits and culprits.
-//! What is left out is counted, with the longest that was.
+//! Memory is bounded: time is divided into slots with a maximum number of waits each, one victim has only a part of
+//! these (so that a container which mostly waits for its own writes does not hide its victims), and each wait keeps a
+//! maximum number of commits and culprits. Omitted waits are counted, and the longest of them is known.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,16 @@ use crate::units::DevNo;
 
 /// For how long waits are remembered (ns).
 pub const MEMORY_NS: u64 = SLOT_NS * N_SLOTS;
-/// Most waits that are kept of a slot, and shown at a time.
+/// Maximum number of waits per slot, and per answer.
 pub const MAX_WAITS: usize = 64;
-/// Most of those of one victim.
+/// Maximum number of these of one victim.
 pub const MAX_OF_VICTIM: usize = 16;
-/// Most commits that are kept of a wait: the last ones.
+/// Maximum number of commits per wait: the last ones.
 const MAX_COMMITS: usize = 8;
-/// Most culprits that are kept of a wait one by one: those with most time.
+/// Maximum number of individual culprits per wait: those with most time.
 const MAX_CULPRITS: usize = 16;
 const SLOT_NS: u64 = 10_000_000_000;
-/// With [`MAX_WAITS`] waits of 2 KiB each they take 4 MiB at most.
+/// Number of slots. With [`MAX_WAITS`] waits of 2 KiB each they use at most 4 MiB.
 const N_SLOTS: u64 = 30;
 
 /// One wait in fsync, with its causes.
@@ -33,24 +33,24 @@ pub struct Wait {
     pub device_ns: u64,
     /// The part that commits account for (ns).
     pub commit_ns: u64,
-    /// The last of the commits that it waited for, oldest first.
+    /// The last commits that it waited for, oldest first.
     pub commits: Vec<Commit>,
-    /// How many it waited for.
+    /// Number of commits that it waited for.
     pub n_commits: usize,
-    /// Who made it wait, those with most time first.
+    /// The culprits, those with most time first.
     pub culprits: Vec<Culprit>,
-    /// All others together.
+    /// Sum of all other culprits.
     pub others: Part,
-    /// How many those are.
+    /// Number of other culprits.
     pub n_others: usize,
 }
 
-/// Who made somebody wait.
+/// A cgroup that caused part of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Culprit {
-    /// `None` for what nobody can be named for.
+    /// `None` for a part without a known cause.
     pub cgroup: Option<CgroupId>,
-    /// For how long, and by what.
+    /// Its part of the wait.
     pub part: Part,
 }
 
@@ -59,14 +59,14 @@ pub struct Culprit {
 pub struct Part {
     /// Nanoseconds by cause, as in [`Cause::ALL`].
     pub ns: [u64; Cause::ALL.len()],
-    /// What the commits carried of its blocks (bytes).
+    /// Its blocks in the commits (bytes).
     pub journal_bytes: u64,
-    /// And of its file data.
+    /// Its file data in the commits (bytes).
     pub ordered_bytes: u64,
 }
 
 impl Part {
-    /// All its time (ns).
+    /// Total time (ns).
     #[must_use]
     pub fn total_ns(&self) -> u64 {
         self.ns.iter().sum()
@@ -82,14 +82,14 @@ impl Part {
     }
 }
 
-/// What was found among the waits of some time.
+/// The longest waits of a period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Longest<'a> {
-    /// The longest first.
+    /// The waits, longest first.
     pub waits: Vec<&'a Wait>,
-    /// How many others there were, counted in whole slots of 10 s.
+    /// Number of omitted waits, counted in whole slots of 10 s.
     pub n_left_out: u64,
-    /// The longest of those (ns).
+    /// The longest omitted wait (ns).
     pub left_out_ns: u64,
 }
 
@@ -108,7 +108,7 @@ struct Slot {
 }
 
 impl Waits {
-    /// Takes note of a wait. `commits` are those that it waited for, oldest first.
+    /// Records a wait. `commits` are those that it waited for, oldest first.
     pub fn record<'a>(&mut self, sync: &Sync, blame: &Blame, commits: impl Iterator<Item = &'a Commit>) {
         let number = sync.end_ns / SLOT_NS;
         let newest = self.slots.last_key_value().map_or(number, |(newest, _)| number.max(*newest));
@@ -142,7 +142,7 @@ impl Waits {
             found.n_left_out += slot.n_left_out;
             found.left_out_ns = found.left_out_ns.max(slot.left_out_ns);
         }
-        // Of two that took as long the later one is first.
+        // Of two equally long ones, the later one is first.
         waits.sort_by_key(|wait| std::cmp::Reverse((duration_ns(&wait.sync), wait.sync.end_ns)));
         let mut of_victim: BTreeMap<CgroupId, usize> = BTreeMap::new();
         for wait in waits {
@@ -160,7 +160,7 @@ impl Waits {
 }
 
 impl Slot {
-    /// Where a wait belongs: behind the others, or in place of a shorter one; `None` when it is too short.
+    /// The index for a wait: after the others, or in place of a shorter one; `None` if it is too short.
     fn room_for(&self, sync: &Sync) -> Option<usize> {
         let shortest = |waits: &mut dyn Iterator<Item = (usize, &Wait)>| {
             let at = waits.min_by_key(|(_, wait)| duration_ns(&wait.sync))?;
@@ -220,7 +220,7 @@ impl Wait {
         self.sync.dev
     }
 
-    /// How long it took (ns).
+    /// Its duration (ns).
     #[must_use]
     pub fn duration_ns(&self) -> u64 {
         duration_ns(&self.sync)
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_ended_in_the_time_is_found() {
+    fn only_waits_that_ended_in_the_period_are_found() {
         let mut waits = Waits::default();
         for second in [100, 101, 115, 399] {
             record(&mut waits, sync(1, second * SECOND, second));
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(durations(&waits.longest(400 * SECOND, 299 * SECOND)), [399, 115, 101]);
         assert_eq!(durations(&waits.longest(400 * SECOND, u64::MAX)), [399, 115, 101, 100]);
         assert_eq!(durations(&waits.longest(4000 * SECOND, u64::MAX)), [0; 0]);
-        // What is too old to be asked for is not kept.
+        // Waits that are too old are not kept.
         record(&mut waits, sync(1, 1000 * SECOND, 1));
         assert_eq!(waits.slots.len(), 1);
     }

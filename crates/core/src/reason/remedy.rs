@@ -1,10 +1,10 @@
-//! What to do about each reason, in words that are true of every front end.
+//! The remedy of each reason, worded for every front end.
 
 use super::Reason;
 
 impl Reason {
-    /// The remedy as a sentence without a full stop, which names no command and no option of Bulkhead: for front ends that have no
-    /// words of their own for it, and for logs.
+    /// The remedy, as a sentence without a full stop that names no command or option of Bulkhead: for logs, and for
+    /// front ends without a wording of their own.
     #[must_use]
     pub fn remedy(&self) -> String {
         match self {

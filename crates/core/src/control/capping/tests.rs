@@ -1,4 +1,4 @@
-//! Through the whole controller, on a device whose tenants have the same of it whatever their weights are.
+//! Tests through the whole controller, on a device whose tenants get equal parts whatever their weights are.
 
 use proptest::prelude::*;
 
@@ -9,25 +9,25 @@ use crate::control::{LatencyMiss, Step, TenantSample, Usage};
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
-/// What the device does in a second.
+/// The device's operations per second.
 const OPS: f64 = 1000.0;
-/// Of this size, bytes.
+/// Their size, bytes.
 const SIZE: f64 = 131_072.0;
 
-/// Two who wait for each of their operations.
+/// A device with two tenants that wait for each of their operations.
 struct Device {
-    /// What each could do at most, of the device.
+    /// What each tenant can do at most, as a fraction of the device.
     wants: [f64; 2],
-    /// How large the operations of each are, of [`SIZE`]; they take as much longer.
+    /// The size of each tenant's operations, as a multiple of [`SIZE`]; their duration is proportional.
     sizes: [f64; 2],
     caps: [Option<Cap>; 2],
     weights: [u32; 2],
     seconds: u64,
     can_cap: bool,
     largest: Option<f64>,
-    /// Whether it lets whole operations through in each slice of 0.1 s.
+    /// Whether caps admit whole operations in each slice of 0.1 s.
     slices: bool,
-    /// How long A's fsyncs take beside nobody and beside one who has the whole device, s.
+    /// Latency of A's fsyncs on an idle device, and while B uses all of it, s.
     fsync: (f64, f64),
 }
 
@@ -48,7 +48,7 @@ impl Device {
         }
     }
 
-    /// What each does, of 1: half, what it wants, or what it is held to, and what the other one leaves.
+    /// Each tenant's fraction of the device: half, or what it wants, or its cap, or what the other one leaves.
     fn parts(&self) -> [f64; 2] {
         let allows = |n: usize, cap: Cap| {
             let whole = |ops: f64| if self.slices && ops >= SLICES { SLICES * (ops / SLICES).floor() } else { ops };
@@ -81,7 +81,7 @@ impl Device {
         }
     }
 
-    /// What A has on average.
+    /// A's mean fraction of the device.
     fn mean_of_a(&mut self, state: &mut State, params: &Params, seconds: u32) -> f64 {
         let parts = (0..seconds).map(|_| {
             self.run(state, params, 1);
@@ -123,7 +123,7 @@ fn assert_near(found: f64, wanted: f64) {
 }
 
 #[test]
-fn who_has_too_much_is_held_where_weights_do_nothing() {
+fn a_tenant_above_its_share_is_capped_where_weights_have_no_effect() {
     for part in [0.6, 0.7, 0.9] {
         let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
         let last = device.run(&mut state, &params(part, None), 60);
@@ -136,9 +136,9 @@ fn who_has_too_much_is_held_where_weights_do_nothing() {
     }
 }
 
-/// What writeback makes of a stream of small writes is larger or smaller from one second to the next.
+/// Writeback of a stream of small writes issues larger or smaller operations from one second to the next.
 #[test]
-fn larger_and_smaller_operations_have_no_more_of_the_device() {
+fn a_cap_on_bytes_holds_for_any_size_of_operation() {
     let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
     device.largest = Some(4.0 * SIZE);
     device.run(&mut state, &params(0.7, None), 60);
@@ -152,9 +152,9 @@ fn larger_and_smaller_operations_have_no_more_of_the_device() {
     }
 }
 
-/// A limit on bytes says nothing of many small ones, nor of what the kernel splits.
+/// A limit on bytes suits neither many small operations nor those that the kernel splits.
 #[test]
-fn who_has_small_operations_or_the_largest_is_held_to_a_number_of_them() {
+fn small_and_maximum_size_operations_are_capped_by_number() {
     for (size, largest) in [(1.0 / 16.0, 4.0), (1.0, 1.5), (4.0, 4.0)] {
         let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
         device.largest = Some(largest * SIZE);
@@ -172,7 +172,8 @@ fn who_has_small_operations_or_the_largest_is_held_to_a_number_of_them() {
     assert_near(device.parts()[0], 0.7);
 }
 
-/// Where they do something after all, as beside debt of journal writes, the cap is what holds, and they are as promised.
+/// If weights have some effect after all, as with debt of journal writes, the cap enforces the share, and weights stay
+/// ideal.
 #[test]
 fn weights_add_nothing_to_a_cap() {
     let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
@@ -183,9 +184,9 @@ fn weights_add_nothing_to_a_cap() {
     assert_eq!(device.weights, [140, 60]);
 }
 
-/// B has a cap already, and C has what B lacks.
+/// B has a cap already, and C gets what B lacks.
 #[test]
-fn who_is_short_beside_its_cap_lets_others_be_capped() {
+fn a_tenant_short_of_its_share_below_its_cap_gets_others_capped() {
     let standing = |target: f64, achieved: f64| Standing { target, achieved, contends: true, ..Standing::default() };
     let standings = [("b".to_owned(), standing(0.5, 0.3)), ("c".to_owned(), standing(0.5, 0.7))].into();
     let waiting = ["b", "c"].map(|name| (name.to_owned(), 1.0)).into();
@@ -204,9 +205,10 @@ fn who_is_short_beside_its_cap_lets_others_be_capped() {
     }
 }
 
-/// Lifted at once, all that has queued behind it would come at once, and nobody else would have anything until it is there again.
+/// If it were lifted at once, the queue behind it would be released at once, and starve all others until it is set
+/// again.
 #[test]
-fn a_cap_that_is_not_reached_rises_before_it_goes() {
+fn a_cap_that_is_not_reached_rises_before_it_is_lifted() {
     let standing = |target: f64| Standing { target, achieved: target, contends: true, ..Standing::default() };
     let standings = [("a".to_owned(), standing(0.7)), ("b".to_owned(), standing(0.3))].into();
     for (cap, waiting, is_lifted) in [(17.0, 1.0, false), (17.0, 0.0, true), (50.0, 1.0, true)] {
@@ -225,9 +227,9 @@ fn a_cap_that_is_not_reached_rises_before_it_goes() {
 }
 
 #[test]
-fn few_large_operations_are_held_to_what_lies_between_whole_ones_in_a_slice() {
+fn few_large_operations_are_capped_between_whole_ones_per_slice() {
     let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
-    // B's 30 % are 18.75 operations: the kernel lets 10 or 20 through.
+    // B's 30 % are 18.75 operations: the kernel admits 10 or 20.
     (device.sizes[1], device.slices) = (16.0, true);
     device.run(&mut state, &params(0.7, None), 60);
     for _ in 0..20 {
@@ -236,7 +238,7 @@ fn few_large_operations_are_held_to_what_lies_between_whole_ones_in_a_slice() {
 }
 
 #[test]
-fn a_cap_goes_with_the_one_for_whom_it_was() {
+fn a_cap_is_lifted_when_its_beneficiary_stops() {
     let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
     device.run(&mut state, &params(0.7, None), 60);
     device.wants[0] = 0.0;
@@ -248,7 +250,7 @@ fn a_cap_goes_with_the_one_for_whom_it_was() {
 }
 
 #[test]
-fn what_nobody_can_use_is_not_taken_away() {
+fn capacity_that_no_other_tenant_can_use_is_not_taken_away() {
     let (mut device, mut state) = (Device::new([0.55, 1.0]), State::default());
     device.run(&mut state, &params(0.7, None), 60);
     let mut done = 0.0;
@@ -260,7 +262,7 @@ fn what_nobody_can_use_is_not_taken_away() {
 }
 
 #[test]
-fn nobody_is_held_whose_writes_others_commits_wait_for() {
+fn tenants_that_share_a_journal_are_not_capped() {
     let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
     device.run(&mut state, &params(0.7, None), 60);
     assert!(device.caps[1].is_some());
@@ -271,8 +273,8 @@ fn nobody_is_held_whose_writes_others_commits_wait_for() {
 }
 
 #[test]
-fn others_are_slowed_down_for_a_promised_latency_as_far_as_their_floor() {
-    // A wants little: it does not contend. 20 ms is what it has beside a quarter of B.
+fn others_are_slowed_down_for_a_promised_latency_down_to_their_floor() {
+    // A wants little, so that it does not contend. Its latency is 20 ms while B has a quarter of the device.
     let run = |promised: f64, can_cap: bool| {
         let mut device = Device { can_cap, ..Device::new([0.05, 1.0]) };
         let mut state = State::default();
@@ -282,7 +284,7 @@ fn others_are_slowed_down_for_a_promised_latency_as_far_as_their_floor() {
     let (mut device, mut state, last) = run(0.020, true);
     assert!(device.second().tenants["a"].fsync_p99.unwrap() <= 0.020, "{last:?}");
     assert!(matches!(last.reason, Reason::Capped { .. }), "{last:?}");
-    // Nobody else is slow any more: B has the device again.
+    // The disk is faster now: B gets the whole device again.
     device.fsync = (0.005, 0.006);
     device.run(&mut state, &params(0.5, Some(0.020)), 180);
     assert_eq!(device.caps, [None; 2]);
@@ -298,7 +300,7 @@ fn others_are_slowed_down_for_a_promised_latency_as_far_as_their_floor() {
 }
 
 #[test]
-fn a_new_state_goes_on_with_the_caps_that_it_finds() {
+fn a_new_state_continues_with_existing_caps() {
     let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
     device.run(&mut state, &params(0.7, None), 60);
     let before = device.caps;
@@ -310,7 +312,7 @@ fn a_new_state_goes_on_with_the_caps_that_it_finds() {
 }
 
 #[test]
-fn a_limit_that_another_program_writes_is_told_and_left() {
+fn a_limit_that_another_program_writes_is_reported_and_left_alone() {
     let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
     device.run(&mut state, &params(0.7, None), 60);
     let expected = device.caps[1];
@@ -324,9 +326,9 @@ fn a_limit_that_another_program_writes_is_told_and_left() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Also one that did nothing itself, and has what it has by its journal.
+    /// Also a tenant without I/O of its own, whose part is all journal I/O.
     #[test]
-    fn nobody_is_held_below_the_least_whatever_is_measured(
+    fn no_cap_falls_below_the_minimum_for_any_measurement(
         course in prop::collection::vec(([0.0..1.0f64, 0.0..1.0], [0u32..2000, 0..2000], [0u64..1 << 32, 0..1 << 32]), 1..60),
         largest in prop::option::of(4096.0..4e6),
         has_promise: bool,

@@ -8,11 +8,11 @@ const SECOND: u64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug)]
 struct Worker {
     part: f64,
-    /// Journal I/O each second, of the device's 1; written with each commit.
+    /// Journal I/O per second, as a fraction of the device; written with each commit.
     journal: f64,
-    /// How much more its own I/O costs the controller than it counts here.
+    /// How much more than counted here its own I/O costs in the controller's terms.
     dearness: f64,
-    /// What it wants each second.
+    /// Its demand per second.
     demand: f64,
 }
 
@@ -27,16 +27,16 @@ fn rounded(weight: f64) -> u32 {
     weight.round() as u32
 }
 
-/// A device with a proportional controller: journal writes go first, and what is left is shared out by weight.
+/// A device with a proportional controller: journal writes go first, and the rest is divided by weight.
 struct Device {
     workers: BTreeMap<String, Worker>,
     weights: BTreeMap<String, u32>,
     /// Journal writes that did not fit into their second.
     backlog: BTreeMap<String, f64>,
     seconds: u64,
-    /// Between two commits, in seconds.
+    /// Time between two commits, s.
     period: u64,
-    /// By how much what a weight gives differs from second to second, of 1.
+    /// Variation of the effect of a weight from second to second, 0 to 1.
     noise: f64,
     seed: u64,
 }
@@ -116,7 +116,7 @@ fn params(device: &Device, total: f64) -> Params {
     }
 }
 
-/// What became of it: totals of each second, from second `from` on, and how often weights changed.
+/// The course of a run: each second's totals, and the number of changes of weights.
 struct Course {
     usages: Vec<BTreeMap<String, f64>>,
     n_changes: usize,
@@ -146,11 +146,11 @@ fn run(device: &mut Device, state: &mut State, params: &Params, seconds: usize) 
 const TOTAL: f64 = 2000.0;
 
 #[test]
-fn the_papers_case_comes_to_equal_shares() {
+fn the_case_of_the_paper_converges_to_equal_shares() {
     let mut device = Device::new(&[Worker::of(0.5, 0.28), Worker::of(0.5, 0.0)], TOTAL);
     let params = params(&device, TOTAL);
     let course = run(&mut device, &mut State::default(), &params, 60);
-    // Uncorrected it would be 0.64; the first burst does not fit into its second.
+    // Without correction it would be 0.64; the first burst does not fit into its second.
     assert!((course.share("t00", 0, 5) - 0.6).abs() < 0.02, "{}", course.share("t00", 0, 5));
     assert!((course.share("t00", 10, 60) - 0.5).abs() < 0.005, "{}", course.share("t00", 10, 60));
     for from in 10..55 {
@@ -160,7 +160,7 @@ fn the_papers_case_comes_to_equal_shares() {
 
 /// ext4's timer goes off at whole seconds, so that commits come five or six seconds apart; full journals make them more frequent.
 #[test]
-fn commits_may_come_whenever_they_do() {
+fn shares_converge_for_any_commit_interval() {
     for period in 1..=7 {
         let mut device = Device::new(&[Worker::of(0.5, 0.28), Worker::of(0.5, 0.0)], TOTAL);
         device.period = period;
@@ -170,7 +170,7 @@ fn commits_may_come_whenever_they_do() {
     }
 }
 
-/// What differs from second to second is as often too much as too little.
+/// Variation from second to second is as often too much as too little.
 #[test]
 fn an_uneven_disk_does_no_favours() {
     for noise in [0.1, 0.5, 0.9] {
@@ -184,7 +184,7 @@ fn an_uneven_disk_does_no_favours() {
 }
 
 #[test]
-fn who_stops_leaves_its_part_to_the_others_and_gets_it_back() {
+fn a_tenant_that_stops_frees_its_part_and_regains_it() {
     let workers = [Worker::of(0.5, 0.1), Worker::of(0.3, 0.0), Worker::of(0.2, 0.0)];
     let mut device = Device::new(&workers, TOTAL);
     let (params, mut state) = (params(&device, TOTAL), State::default());
@@ -199,7 +199,7 @@ fn who_stops_leaves_its_part_to_the_others_and_gets_it_back() {
 }
 
 #[test]
-fn a_journal_that_exceeds_its_share_is_told_and_the_others_share_the_rest() {
+fn journal_io_above_the_share_is_reported_and_the_others_share_the_rest() {
     let mut device = Device::new(&[Worker::of(0.2, 0.4), Worker::of(0.4, 0.0), Worker::of(0.4, 0.0)], TOTAL);
     let params = params(&device, TOTAL);
     let course = run(&mut device, &mut State::default(), &params, 60);
@@ -209,12 +209,12 @@ fn a_journal_that_exceeds_its_share_is_told_and_the_others_share_the_rest() {
     assert!((course.share("t01", 30, 60) - course.share("t02", 30, 60)).abs() < 0.02);
 }
 
-/// A disk's second after second in the lab (evidence share-correction, shared/bfq/reads, 6.12, simulated spinning disk): MiB that it
-/// moved, and how many of them were journal and checkpoints, all caused by one of two readers.
+/// One line per second of a disk in the lab (evidence share-correction, shared/bfq/reads, 6.12, simulated hard disk):
+/// MiB moved, and how many of them were journal and checkpoints, all caused by one of two readers.
 const TRACE: &str = include_str!("trace.csv");
 
 #[test]
-fn a_recorded_disk_with_bursts_and_checkpoints_is_held() {
+fn shares_are_enforced_on_a_recorded_disk_with_bursts_and_checkpoints() {
     let second =
         |line: &str| line.split_once(',').map(|(all, journal)| (all.parse().unwrap(), journal.parse().unwrap()));
     let seconds: Vec<(f64, f64)> = TRACE.lines().filter_map(second).collect();
@@ -255,9 +255,9 @@ fn a_recorded_disk_with_bursts_and_checkpoints_is_held() {
     assert!((share(true) - 0.5).abs() < 0.01, "{}", share(true));
 }
 
-/// Nothing is done by anybody who is not sure.
+/// The controller changes nothing while it is not sure.
 #[test]
-fn it_stands_still_and_says_why() {
+fn weights_stay_unchanged_with_a_reason() {
     let workers = [Worker::of(0.5, 0.28), Worker::of(0.5, 0.0)];
     let mut device = Device::new(&workers, TOTAL);
     let (params, mut state) = (params(&device, TOTAL), State::default());
@@ -296,9 +296,9 @@ fn it_stands_still_and_says_why() {
     assert_eq!(next(&mut state, &alone), Reason::NoContenders);
 }
 
-/// BFQ gives a reader's pauses to the other one, whatever their weights are.
+/// BFQ gives one reader's pauses to the other, whatever their weights are.
 #[test]
-fn weights_that_do_nothing_are_told() {
+fn weights_without_effect_are_reported() {
     let mut device = Device::new(&[Worker::of(0.5, 0.28), Worker::of(0.5, 0.0)], TOTAL);
     let params = params(&device, TOTAL);
     let (mut state, equal) = (State::default(), device.weights.clone());
@@ -318,9 +318,9 @@ fn weights_that_do_nothing_are_told() {
     assert!(matches!(reasons.last(), Some(Reason::Ineffective { .. })), "{:?}", reasons.last());
 }
 
-/// A daemon that starts again finds the weights that it left.
+/// A restarted daemon finds the weights that it left.
 #[test]
-fn a_new_state_goes_on_where_the_old_one_was() {
+fn a_new_state_continues_with_existing_weights() {
     let mut device = Device::new(&[Worker::of(0.5, 0.28), Worker::of(0.5, 0.0)], TOTAL);
     let params = params(&device, TOTAL);
     run(&mut device, &mut State::default(), &params, 40);
@@ -333,7 +333,7 @@ fn a_new_state_goes_on_where_the_old_one_was() {
     assert!((course.share("t00", 0, 40) - 0.5).abs() < 0.01);
 }
 
-/// Tenants whose journals leave room for their shares.
+/// Tenants whose journal I/O fits into their shares.
 fn mixes() -> impl Strategy<Value = Vec<Worker>> {
     let worker = (1.0..8.0f64, 0.0..0.7f64, 0.5..2.0f64);
     prop::collection::vec(worker, 2..=16).prop_map(|drawn| {
@@ -364,7 +364,7 @@ proptest! {
     }
 
     #[test]
-    fn no_weight_leaves_its_range_whatever_is_measured(
+    fn no_weight_leaves_its_range_for_any_measurement(
         samples in prop::collection::vec(
             (0u64..4 * SECOND, 0.0..2.0f64, prop::collection::vec((0.0..1e12f64, 0.0..1e12f64, 0.0..1.0f64, any::<bool>()), 3)),
             1..40,

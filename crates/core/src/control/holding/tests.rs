@@ -1,5 +1,5 @@
-//! On a simulated host whose device is always busy, and whose tenants do the same whatever their weights are: `a` has journal I/O on
-//! top, and wants more than it has, so that `b` comes to be capped.
+//! Tests on a simulated host whose device is always busy, and whose tenants get the same whatever their weights are:
+//! `a` has journal I/O on top and wants more than it gets, so that `b` gets capped.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ struct Host {
     limits: BTreeMap<String, IoMax>,
     tunables: BTreeMap<String, String>,
     fsyncs: Histogram,
-    /// What `a`'s journal thread moves of its own in a second; none where it is in the root.
+    /// Bytes per second of `a`'s journal thread; `None` if that is in the root cgroup.
     journal_bytes: Option<u64>,
 }
 
@@ -132,7 +132,7 @@ impl Host {
         }
     }
 
-    /// The next second, and what follows from it.
+    /// The next second, and its result.
     fn turn(&mut self, holding: &mut Holding) -> Option<Turn> {
         let reading = self.read();
         self.carry_out(holding, reading)
@@ -164,7 +164,7 @@ fn is_limit(action: &Action) -> bool {
     matches!(action, Action::Cgroup(CgroupAction::LimitIo { .. }))
 }
 
-/// Without limits, and a program that knows of bytes.
+/// No limits, recorded by a version that knows limits on bytes.
 fn unlimited() -> IoMax {
     IoMax { bytes: Some(RateLimit::default()), ..IoMax::default() }
 }
@@ -176,7 +176,7 @@ fn limits() -> impl Strategy<Value = IoMax> {
 }
 
 #[test]
-fn who_is_held_back_by_no_weight_is_capped_and_the_cap_is_known_after_a_restart() {
+fn a_tenant_that_no_weight_restricts_is_capped_and_its_cap_survives_a_restart() {
     let hold = hold(IoMax { ops: RateLimit { read: Some(50), write: None }, ..unlimited() }, false);
     let (mut host, mut first) = (Host::new(&hold), Holding::new(hold.clone()));
     assert_eq!(host.turn(&mut first), None, "sums say nothing alone");
@@ -190,7 +190,7 @@ fn who_is_held_back_by_no_weight_is_capped_and_the_cap_is_known_after_a_restart(
         assert!(!turn.actions.iter().any(is_limit), "{turn:?}");
         assert_eq!(second.cap("b"), Some(cap));
     }
-    // Nobody watches any more.
+    // The hold cannot continue: its caps are lifted.
     let lift = second.lift();
     assert_eq!(lift, [set_cap(&hold, &hold.tenants[1], None)]);
     second.lifted();
@@ -216,7 +216,7 @@ fn a_shared_journal_lifts_caps_and_keeps_them_off() {
 }
 
 #[test]
-fn tunables_are_set_once_and_are_as_before_beside_fsyncs() {
+fn tunables_are_set_once_and_restored_during_fsyncs() {
     let hold = hold(unlimited(), false);
     let (mut host, mut holding) = (Host::new(&hold), Holding::new(hold.clone()));
     let mut run = |seconds: usize, syncs: usize| {
@@ -239,7 +239,8 @@ fn tunables_are_set_once_and_are_as_before_beside_fsyncs() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// From the second in which somebody else writes `io.max` until it is as it was, no weight and no limit is written.
+    /// From the second in which another program writes `io.max` until it has its old value, no weight and no limit is
+    /// written.
     #[test]
     fn a_foreign_limit_is_neither_overwritten_nor_lifted(
         before in limits(), foreign in limits(), whose in 0..2usize, at in 2..60usize, has_journal: bool,
@@ -260,9 +261,10 @@ proptest! {
         prop_assert!(!host.turn(&mut holding).unwrap().step.reason.is_other_writer());
     }
 
-    /// Whatever is between two readings: the sum of the weights of `a` and its thread is what is said of it, and neither is zero.
+    /// Whatever happens between two readings: the weights of `a` and its thread add up to the reported one, and neither
+    /// is zero.
     #[test]
-    fn weights_of_a_container_and_its_thread_sum_to_its_weight(
+    fn weights_of_a_container_and_its_journal_thread_sum_to_its_weight(
         course in prop::collection::vec((0u64..4 * SECOND, 0u64..1 << 24), 1..60)
     ) {
         let hold = hold(unlimited(), true);
@@ -276,9 +278,10 @@ proptest! {
         }
     }
 
-    /// A clock that stands still, goes back or jumps makes no figure that is none, and nothing that the kernel would refuse.
+    /// A clock that stands still, goes back or jumps produces only finite figures, and nothing that the kernel would
+    /// refuse.
     #[test]
-    fn no_clock_does_harm(
+    fn any_clock_is_harmless(
         times in prop::collection::vec(prop_oneof![3 => (0u64..12).prop_map(|second| second * SECOND), 1 => any::<u64>()], 2..40)
     ) {
         let hold = hold(unlimited(), true);

@@ -4,13 +4,13 @@ use crate::control::{TenantSample, Usage};
 
 use super::*;
 
-/// B does what it may, waits where that is less than it wants, and A has fsyncs that take the longer the more B does; what is known is
-/// the longest of the last 10 s.
+/// B does what its cap admits, and waits if it wants more. A's fsyncs take longer the more B does; their measured
+/// latency is the maximum of the last 10 s.
 #[derive(Default)]
 struct Device {
     promises: Promises,
     latencies: VecDeque<f64>,
-    /// B writes metadata, which passes caps.
+    /// B writes metadata, which bypasses caps.
     passes: bool,
 }
 
@@ -67,7 +67,7 @@ fn why(reason: Option<&Reason>) -> Option<LatencyMiss> {
 }
 
 #[test]
-fn a_promise_is_kept_without_taking_more_than_it_needs() {
+fn a_promise_is_kept_without_slowing_others_more_than_needed() {
     // Kept with at most 44 operations per second.
     let latency = |ops: f64| 0.010 + 0.0009 * ops;
     let mut device = Device::default();
@@ -80,13 +80,13 @@ fn a_promise_is_kept_without_taking_more_than_it_needs() {
     }
     assert!(n_missed < 60, "missed in {n_missed} s");
     assert!(done > 0.6 * 44.0, "only {done} operations a second");
-    // The disk is fast all of a sudden: nobody is held back any more.
+    // The disk is fast all of a sudden: the cap is lifted.
     device.run(|_| 0.001, 120);
     assert_eq!((device.promises.of("b"), device.promises.before), (None, None));
 }
 
 #[test]
-fn nobody_is_held_back_where_it_does_not_help() {
+fn caps_that_do_not_help_are_lifted() {
     let latency = |ops: f64| if ops > 5.0 { 0.100 } else { 0.010 };
     let mut device = Device::default();
     let mut least = WANTS;
@@ -101,20 +101,20 @@ fn nobody_is_held_back_where_it_does_not_help() {
         n_held += usize::from(device.ops() < WANTS);
     }
     assert_eq!(n_held, 0);
-    // Some minutes later it is another load.
+    // Some minutes later the load is another one.
     let latency = |ops: f64| 0.010 + 0.0009 * ops;
     assert_eq!(device.run(latency, 120).map(|_| ()), Some(()));
     assert!(latency(device.ops()) <= PROMISED, "{}", device.ops());
 }
 
 #[test]
-fn caps_that_are_passed_are_lifted() {
+fn caps_that_are_bypassed_are_lifted() {
     let mut device = Device { passes: true, ..Device::default() };
     let steps: Vec<_> = (0..60).map(|_| why(device.step(|_| 0.100).as_ref())).collect();
     assert_eq!(steps.last(), Some(&Some(LatencyMiss::PastCaps)));
     assert_eq!(steps.iter().filter(|why| why.is_some()).count(), 50, "{steps:?}");
     assert_eq!(device.promises.of("b"), None);
-    // Once it writes data it is held back again.
+    // Once it writes data, it is capped again.
     device.passes = false;
     assert_eq!(why(device.run(|ops| 0.010 + 0.0009 * ops, 200).as_ref()), Some(LatencyMiss::PastCaps), "for 5 minutes");
     device.run(|ops| 0.010 + 0.0009 * ops, 200);
@@ -122,14 +122,14 @@ fn caps_that_are_passed_are_lifted() {
 }
 
 #[test]
-fn others_stay_at_their_floor_where_that_helps_and_is_not_enough() {
+fn others_stay_at_their_floor_if_that_helps_without_being_enough() {
     let mut device = Device::default();
     let last = device.run(|ops| 0.055 + 0.002 * ops, 120);
     assert_eq!((why(last.as_ref()), device.ops()), (Some(LatencyMiss::AtFloor), FLOOR * 0.5 * WANTS));
 }
 
 #[test]
-fn caps_that_were_found_become_no_lower() {
+fn existing_caps_are_not_lowered() {
     let cap = Limit::Ops(30.0);
     let mut device = Device { promises: Promises::found([("b".to_owned(), cap)].into_iter()), ..Device::default() };
     assert_eq!(why(device.run(|_| 0.100, 60).as_ref()), Some(LatencyMiss::AtFloor));

@@ -1,4 +1,4 @@
-//! Tests of what containers did, from sums per cgroup.
+//! Tests of the activity of containers, from sums per cgroup.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ fn a_device_that_comes_back_under_another_number_is_one_line() {
 }
 
 #[test]
-fn differences_leave_out_what_did_not_happen() {
+fn differences_omit_inactive_containers() {
     let (mut totals, names) = (totals(), names());
     let before = Activity { observed_seconds: 2.0, ..activity(&totals, std::iter::empty(), &names) };
     totals.journal_bytes.insert((Some(CgroupId(4)), FS, Kind::Ordered), 512);
@@ -115,7 +115,7 @@ fn shares_are_parts_of_the_devices_time_in_the_interval() {
     let db = &before.containers[0].devices[0];
     assert_eq!((db.device.as_str(), db.seconds, db.target_seconds), ("254:1", 0.75, Some(0.375)));
     assert_eq!((db.achieved_share, db.target_share), (1.0, Some(0.5)));
-    // Another 2 s, of which db gets a quarter of what it is meant to have, and a container without a weight the rest.
+    // Another 2 s, of which db gets a quarter of its target, and a container without a weight the rest.
     totals.service.get_mut(&(Some(CgroupId(2)), FS)).unwrap().add(Service {
         busy_ns: 500_000_000,
         read_bytes: 1,

@@ -1,4 +1,4 @@
-//! Tests of the sums, one batch after the other.
+//! Tests of the totals after a sequence of batches.
 
 use super::*;
 use crate::observe::blame::ROOT;
@@ -41,7 +41,7 @@ fn observer() -> Observer {
 }
 
 #[test]
-fn file_systems_on_the_same_disks_have_one_list_of_neighbours() {
+fn file_systems_on_the_same_disks_share_one_list_of_neighbours() {
     let fs = |minor| DevNo::new(253, minor);
     let other = DevNo::new(8, 16);
     let on_one = (0..1000).map(|minor| (fs(minor), vec![DISK]));
@@ -56,12 +56,12 @@ fn file_systems_on_the_same_disks_have_one_list_of_neighbours() {
 }
 
 #[test]
-fn a_commit_waits_for_those_that_wanted_it() {
+fn a_commit_is_charged_when_records_of_its_waiters_are_complete() {
     let mut observer = observer();
     let Record::Commit(commit) = commit(7, 4 * 4096) else { unreachable!() };
     let commit = Record::Commit(Commit { start_ns: 1000, end_ns: 2000, writer: Some(ROOT), ..commit });
     let shares = vec![dirtied(7, A, 1), dirtied(7, B, 1)];
-    // The last one needed nothing any more.
+    // The last one did not need the commit any more.
     let fsyncs = [fsync(7, B, 900, 2100), fsync(7, A, 1500, 2200), fsync(7, CgroupId(30), 2050, 2060)];
     let first = Batch { now_ns: 2150, records: vec![commit, fsyncs[0]], shares: shares.clone(), ..Batch::default() };
     assert_eq!(observer.step(first), []);
@@ -95,7 +95,7 @@ fn a_running_transaction_waits_and_a_committed_one_is_used_up() {
 }
 
 #[test]
-fn a_commit_that_was_not_seen_is_told_and_its_shares_do_not_stay() {
+fn an_unobserved_commit_is_counted_and_its_shares_are_evicted() {
     let mut observer = observer();
     observer.finish(Batch { records: vec![commit(u32::MAX, 4096)], ..Batch::default() });
     // Number 0 follows: it is not over.
@@ -107,7 +107,7 @@ fn a_commit_that_was_not_seen_is_told_and_its_shares_do_not_stay() {
 }
 
 #[test]
-fn a_file_system_made_anew_on_the_same_device_begins_with_small_numbers() {
+fn a_recreated_file_system_may_start_with_small_transaction_numbers() {
     let mut observer = observer();
     observer.finish(Batch { records: vec![commit(100, 4096)], ..Batch::default() });
     let shares = vec![dirtied(2, B, 3)];
@@ -123,13 +123,13 @@ fn writes_outside_commits_are_differences_of_sums() {
     let look = |writes| Batch { writes, ..Batch::default() };
     observer.step(look(vec![write(WriteKind::FastCommit, 8192), write(WriteKind::Checkpoint, 100)]));
     observer.step(look(vec![write(WriteKind::FastCommit, 12288)]));
-    // Began anew.
+    // Restarted.
     observer.step(look(vec![write(WriteKind::FastCommit, 4096), write(WriteKind::Superblock, 4096)]));
     let paid = &observer.totals().journal_bytes;
     assert_eq!(paid[&(Some(B), FS, Kind::FastCommit)], 4 * 4096);
-    // The kernel charged B for what it wrote, but nobody knows whose blocks those were.
+    // The kernel charged B for the write, but the owner of the blocks is unknown.
     assert_eq!(paid[&(None, FS, Kind::Checkpoint)], 100);
-    // An unmounted file system's last superblock is nobody's.
+    // The last superblock of an unmounted file system has no owner.
     observer.set_file_systems(HashMap::new());
     assert_eq!(observer.totals().journal_bytes[&(None, FS, Kind::Commit)], 4096);
 }
@@ -150,7 +150,7 @@ fn a_log_is_charged_to_those_in_its_closed_checkpoints() {
         header_bytes: 0,
         record_bytes: 32768,
     };
-    // The numbers wrap around; 8 still takes transactions.
+    // The numbers wrap around; 8 is still open.
     let shares = vec![logged(u32::MAX, A, 1000), logged(7, B, 5000), logged(8, B, 3000)];
     let native = (WriteKey { dev: FS, kind: WriteKind::Log, cgroup: Some(A) }, 8192);
     let checkpoint = (WriteKey { dev: FS, kind: WriteKind::Checkpoint, cgroup: Some(B) }, 600);
@@ -163,7 +163,7 @@ fn a_log_is_charged_to_those_in_its_closed_checkpoints() {
     assert_eq!(done, [shares[1].0, shares[0].0]);
     let totals = observer.totals();
     let paid = &totals.journal_bytes;
-    // A's old checkpoint is written for long: what is written now is B's, and who forced it pays the rest.
+    // A's old checkpoint was written long ago: this write is B's, and the cgroup that forced it pays the rest.
     assert_eq!((paid[&(Some(A), FS, Kind::Commit)], paid[&(Some(B), FS, Kind::Commit)]), (3192, 5000));
     assert_eq!(paid[&(Some(B), FS, Kind::Checkpoint)], 366);
     assert_eq!(totals.native_bytes, BTreeMap::from([((A, FS), 8192), ((B, FS), 600)]));
@@ -175,7 +175,7 @@ fn a_log_is_charged_to_those_in_its_closed_checkpoints() {
 }
 
 #[test]
-fn waits_are_blamed_on_what_the_same_look_shows() {
+fn waits_are_blamed_on_service_in_the_same_batch() {
     let mut observer = observer();
     observer.step(Batch { now_ns: 1_000_000, ..Batch::default() });
     let key = ServiceKey { dev: DISK, cgroup: Some(B), class: ServiceClass::Data };
@@ -201,7 +201,7 @@ fn targets_follow_the_weights_of_those_that_are_active() {
     };
     observer.step(Batch { services: vec![busy(Some(A), 100, 1), busy(Some(B), 700, 1)], ..Batch::default() });
     assert_eq!(observer.totals().target_ns, BTreeMap::from([((A, DISK), 600), ((B, DISK), 200)]));
-    // Now B is alone, beside the root and flushes.
+    // Now B is alone, apart from the root and flushes.
     let services = vec![busy(Some(A), 100, 1), busy(Some(B), 750, 2), busy(Some(ROOT), 50, 1), busy(None, 900, 1)];
     observer.step(Batch { services, ..Batch::default() });
     assert_eq!(observer.totals().target_ns, BTreeMap::from([((A, DISK), 600), ((B, DISK), 300)]));
@@ -210,7 +210,7 @@ fn targets_follow_the_weights_of_those_that_are_active() {
 }
 
 #[test]
-fn a_cgroup_that_is_gone_leaves_its_sums() {
+fn the_sums_of_a_removed_cgroup_are_kept() {
     let mut observer = observer();
     observer.finish(Batch { records: vec![commit(7, 4096)], shares: vec![dirtied(7, A, 1)], ..Batch::default() });
     observer.blame_fsync(&Sync { dev: FS, tid: 7, start_ns: 0, end_ns: 1000, cgroup: A });
