@@ -34,7 +34,7 @@ pub fn seal(staging: &StagingFile, size: Bytes, mut progress: impl FnMut(Bytes))
         if kind == Kind::Unwritten { punch(staging, &range) } else { Ok(()) }
     });
     found.map_err(failed("look for data in the staging file"))?;
-    let (mut contents, mut buffer, mut read) = (base::Contents::new(size), Buffer::new(), 0);
+    let (mut contents, mut buffer, mut read) = (base::ContentHasher::new(size), Buffer::new(), 0);
     for range in ranges {
         let mut at = range.start;
         while at < range.end {

@@ -79,7 +79,7 @@ fn copy(image: &Image, layers: &Layers, part: Range<u64>, buffer: &mut Buffer) -
         layers.file(layer).read_exact_at(bytes, run.start)?;
         image.file().write_all_at(bytes, run.start)?;
         sum += run.end - run.start;
-        layers.map.own(run);
+        layers.map.set_owned(run);
     }
     Ok(sum)
 }

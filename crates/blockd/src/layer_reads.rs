@@ -88,7 +88,7 @@ impl LayerReader {
         let indexed = |path: &PathBuf| {
             let content = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok()).unwrap_or_default();
             let index = path.with_extension(bulkhead_core::backend::INDEX_SUFFIX);
-            if !spec.read_from.asks_peers() || !index.exists() {
+            if !spec.read_from.uses_peers() || !index.exists() {
                 return Ok((content, None));
             }
             let table = servers::dir(roots).join(access::file_name(content, &spec.domain));
@@ -99,7 +99,7 @@ impl LayerReader {
         };
         let layers: Vec<(Uuid, Option<IndexedLayer>)> =
             layers.iter().map(indexed).collect::<Result<_, ImageError>>()?;
-        if spec.read_from.asks_peers() && layers.iter().all(|(_, indexed)| indexed.is_none()) {
+        if spec.read_from.uses_peers() && layers.iter().all(|(_, indexed)| indexed.is_none()) {
             tracing::warn!(
                 how = %spec.read_from,
                 "no layer has an index, which only imported images have: nothing is read from peers"

@@ -73,7 +73,7 @@ impl Layers {
         };
         // Blocks of layers beyond the image's end are masked by blocks of its own when it grows (`layer::mask_layers_beyond_end`). These
         // must not become holes again.
-        opened.map.own(image.size().0..opened.map.end());
+        opened.map.set_owned(image.size().0..opened.map.end());
         if !cached {
             let direct = opened.paths.iter().map(|path| file(path, flags | OFlags::DIRECT));
             opened.direct = direct.collect::<Result<_, ImageError>>()?;
@@ -135,7 +135,7 @@ impl Layers {
         for range in common.same.iter().chain(&common.own) {
             map.set_layer(range.clone(), 0);
         }
-        common.own.into_iter().for_each(|range| map.own(range));
+        common.own.into_iter().for_each(|range| map.set_owned(range));
         let bytes: u64 = common.same.iter().map(|range| range.end - range.start).sum();
         tracing::info!(base = %base.display(), in_common = %Bytes(bytes), map = %map.memory(), "the volume shares page cache with its base");
         Ok(Self::of_device(base, file, map))
@@ -169,7 +169,7 @@ impl Layers {
     /// Marks blocks that a failed write may have written as owned by the image.
     pub(crate) fn own_after_error(&self, image: &Image, range: Range<u64>) -> io::Result<()> {
         if self.is_thin {
-            self.map.own(range);
+            self.map.set_owned(range);
             return Ok(());
         }
         self.own_data(image, range)
@@ -179,7 +179,7 @@ impl Layers {
     pub(crate) fn own_data(&self, image: &Image, range: Range<u64>) -> io::Result<()> {
         extents::extents(image.file(), range, |range, kind| {
             if kind == Kind::Data {
-                self.map.own(range);
+                self.map.set_owned(range);
             }
             Ok(())
         })

@@ -103,8 +103,8 @@ impl Sender {
         let mut changed_map = BlockMap::new(header.size_bytes);
         for path in changed {
             let layer = Layers::open_files(vec![path], open)?;
-            for (run, source) in layer.map.below(0..layer.map.end()) {
-                if source != Source::Nothing {
+            for (run, source) in layer.map.layer_runs(0..layer.map.end()) {
+                if source != Source::Hole {
                     changed_map.set_layer(run, 0);
                 }
             }
@@ -190,7 +190,7 @@ impl Sender {
     /// The runs of a range that are sent, with the layer that has them or as zeroes.
     fn runs(&self, range: Range<u64>) -> Vec<(Range<u64>, Source)> {
         let changed = self.changed.runs(range).filter(|(_, source)| matches!(source, Source::Layer(_)));
-        changed.flat_map(|(run, _)| self.content.map.below(run)).collect()
+        changed.flat_map(|(run, _)| self.content.map.layer_runs(run)).collect()
     }
 }
 

@@ -119,7 +119,7 @@ impl Volume {
         };
         let mut reads = Vec::new();
         for (run, source) in layers.map.runs(range) {
-            if source == Source::Nothing {
+            if source == Source::Hole {
                 request.zero(part(&run))?;
             } else {
                 reads.push(self.read_run(request, part(&run), run, source, (layers, reader)));
@@ -184,7 +184,7 @@ impl Volume {
 
     /// The parts of a range that no layer has, so that a hole in the image reads as zeroes.
     fn without_layers(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
-        let below = self.layers().into_iter().flat_map(|layers| layers.map.below(range.clone()));
+        let below = self.layers().into_iter().flat_map(|layers| layers.map.layer_runs(range.clone()));
         let holes = below.filter(|(_, source)| !matches!(source, Source::Layer(_))).map(|(run, _)| run);
         holes.chain(self.layers.is_none().then(|| range.clone()))
     }
@@ -194,7 +194,7 @@ impl Volume {
         let written = write.await;
         if let Some(layers) = self.layers() {
             match &written {
-                Ok(()) => layers.map.own(range),
+                Ok(()) => layers.map.set_owned(range),
                 Err(_) => layers.own_after_error(&self.image, range)?,
             }
         }

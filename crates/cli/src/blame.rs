@@ -45,9 +45,9 @@ pub(crate) fn run(args: &BlameArgs, source: &Source, output: &Output) -> Result<
 fn print(args: &BlameArgs, mut seen: Observation, output: &Output) -> Result<(), Fault> {
     let mut waits = seen.waits.take().unwrap_or_default();
     if let Some(victim) = &args.victim {
-        let is_known = seen.containers.iter().any(|view| view.identity.is_called(victim));
-        seen.blame.retain(|view| view.victim.is_called(victim));
-        waits.waits.retain(|view| view.victim.is_called(victim));
+        let is_known = seen.containers.iter().any(|view| view.identity.matches(victim));
+        seen.blame.retain(|view| view.victim.matches(victim));
+        waits.waits.retain(|view| view.victim.matches(victim));
         if seen.blame.is_empty() && !is_known && !args.follow {
             let cause = "no container with that name was active in this interval";
             return Err(Fault::new(Code::NotFound, format!("container {victim}"), cause)

@@ -58,27 +58,27 @@ pub trait Backend {
     /// `Unsupported` if the pool has no layers.
     fn receive(&self, part: &Path, new: &Volume) -> Result<Vec<Action>, Fault>;
     /// Sets the volume's UUID on the checked ext4 of a closed copy; `by_device` are the steps that use its device.
-    fn stamp(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action>;
+    fn set_fs_uuid(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action>;
     /// Plans the replacement of a volume by a copy of its snapshot; `id` is the UUID of no other volume or layer.
     ///
     /// # Errors
     /// `Unsupported` if the pool does not support it.
     fn replacement(&self, volume: &Volume, snapshot: &Volume, id: Uuid) -> Result<Replacement, Fault>;
     /// Why discarded space of a volume does not return to the pool, or must not; `None` if it does.
-    fn keeps_discarded(&self, volume: &Volume) -> Option<&'static str>;
+    fn discard_obstacle(&self, volume: &Volume) -> Option<&'static str>;
     /// Removes leftovers of interrupted operations that belong to no volume.
-    fn tidy(&self) -> Vec<Action>;
+    fn sweep(&self) -> Vec<Action>;
 }
 
 /// The steps that replace a closed volume's device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replacement {
     /// Creates the new device, open for use.
-    pub make: Vec<Action>,
+    pub create: Vec<Action>,
     /// The new device.
     pub device: DeviceRef,
     /// Closes the new device, and puts it in place of the volume's.
-    pub put: Vec<Action>,
+    pub swap: Vec<Action>,
     /// Removes the new device again, if it is not in place yet.
     pub undo: Vec<Action>,
 }
@@ -216,7 +216,7 @@ impl Backend for FileBackend {
             Action::State(StateAction::RemoveRecord { path: volume_record_path(&self.directory, &volume.name) }),
         ]
         .into_iter()
-        .chain(self.tidy())
+        .chain(self.sweep())
         .collect()
     }
 
@@ -247,7 +247,7 @@ impl Backend for FileBackend {
         Ok(vec![self.write_record(new), publish])
     }
 
-    fn stamp(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action> {
+    fn set_fs_uuid(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action> {
         vec![Action::Fs(FsAction::StampFsUuid { image: self.image(new), uuid: new.uuid, otherwise: by_device })]
     }
 
@@ -259,21 +259,21 @@ impl Backend for FileBackend {
         let attach = Action::Server(ServerAction::AttachImage { server: self.server, spec });
         let detach = Action::Server(ServerAction::DetachImage { image: new.clone(), volume: volume.uuid });
         Ok(Replacement {
-            make: [
+            create: [
                 self.freeze(snapshot, id)?,
                 vec![Action::Image(ImageAction::CopyImage { path: new.clone(), of }), attach],
             ]
             .concat(),
             device: DeviceRef::Image { image: new.clone(), volume: volume.uuid },
-            put: vec![detach.clone(), Action::Image(ImageAction::ReplaceImage { path: old, by: new.clone() })],
+            swap: vec![detach.clone(), Action::Image(ImageAction::ReplaceImage { path: old, by: new.clone() })],
             undo: [detach, Action::Image(ImageAction::RemoveImage { path: new })]
                 .into_iter()
-                .chain(self.tidy())
+                .chain(self.sweep())
                 .collect(),
         })
     }
 
-    fn keeps_discarded(&self, volume: &Volume) -> Option<&'static str> {
+    fn discard_obstacle(&self, volume: &Volume) -> Option<&'static str> {
         match (volume.provision, volume.layered) {
             (Provision::OnDemand, _) => None,
             (Provision::Full, false) => Some(WRITTEN_IN_ADVANCE),
@@ -283,7 +283,7 @@ impl Backend for FileBackend {
         }
     }
 
-    fn tidy(&self) -> Vec<Action> {
+    fn sweep(&self) -> Vec<Action> {
         vec![Action::Layer(LayerAction::SweepLayers { directory: self.directory.clone() })]
     }
 }
@@ -410,7 +410,8 @@ impl Backend for LvmBackend {
             return Err(no_snapshots(volume, "thick lvm"));
         }
         if volume.fs == FsKind::Xfs {
-            let cause = "mounting an XFS snapshot writes to it, and what was sent from a thin pool must not change";
+            let cause =
+                "mounting an XFS snapshot writes to it, and a snapshot that was sent from a thin pool must not change";
             return Err(Fault::new(Code::Unsupported, format!("volume {}", volume.reference()), cause)
                 .hint("use ext4 or a directory pool, or copy the files"));
         }
@@ -425,7 +426,7 @@ impl Backend for LvmBackend {
         Err(not_received(&new.reference()))
     }
 
-    fn stamp(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action> {
+    fn set_fs_uuid(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action> {
         if self.below(new).is_none() {
             return by_device;
         }
@@ -444,7 +445,7 @@ impl Backend for LvmBackend {
             .hint("clone the snapshot, and attach the clone to the tenant instead"))
     }
 
-    fn keeps_discarded(&self, volume: &Volume) -> Option<&'static str> {
+    fn discard_obstacle(&self, volume: &Volume) -> Option<&'static str> {
         if self.thin_pool.is_none() {
             return Some("a thick logical volume keeps its space in the volume group, whatever is discarded in it");
         }
@@ -454,7 +455,7 @@ impl Backend for LvmBackend {
         (volume.provision == Provision::Full).then_some(WRITTEN_IN_ADVANCE)
     }
 
-    fn tidy(&self) -> Vec<Action> {
+    fn sweep(&self) -> Vec<Action> {
         Vec::new()
     }
 }

@@ -45,13 +45,13 @@ pub fn is_base(content: Uuid) -> bool {
 
 /// Computes the name of a base from its size and its non-zero blocks.
 #[derive(Debug)]
-pub struct Contents {
+pub struct ContentHasher {
     /// Hashes the size, and the blocks' offsets.
     places: blake3::Hasher,
     blocks: blake3::Hasher,
 }
 
-impl Contents {
+impl ContentHasher {
     /// A base of this size, without blocks so far.
     #[must_use]
     pub fn new(size: Bytes) -> Self {
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_name_depends_on_content_only() {
         let name = |size: u64, parts: &[(u64, Vec<u8>)]| {
-            let mut contents = Contents::new(Bytes(size));
+            let mut contents = ContentHasher::new(Bytes(size));
             parts.iter().for_each(|(at, run)| contents.add(*at, run));
             contents.name()
         };

@@ -12,7 +12,7 @@ pub mod actions;
 mod capping;
 pub mod correcting;
 pub mod holding;
-mod lasting;
+mod hysteresis;
 pub mod latencies;
 pub mod own_caps;
 mod promise;
@@ -67,7 +67,7 @@ pub struct Cap {
 /// The constants of a hold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Params {
-    /// Each tenant's share, 0 to 1 ([`parts`]).
+    /// Each tenant's share, 0 to 1 ([`normalise_shares`]).
     pub parts: BTreeMap<String, f64>,
     /// Sum of the tenants' weights.
     pub total_weight: f64,
@@ -292,7 +292,7 @@ fn other_writer(sample: &Sample, weights: &BTreeMap<String, u32>) -> Option<Reas
 }
 
 /// `amount` as a fraction of `all`; 0 if `all` is 0.
-fn part_of(amount: f64, all: f64) -> f64 {
+fn fraction_of(amount: f64, all: f64) -> f64 {
     if all > 0.0 { amount / all } else { 0.0 }
 }
 
@@ -300,7 +300,7 @@ fn part_of(amount: f64, all: f64) -> f64 {
 ///
 /// # Errors
 /// [`BadShares`].
-pub fn parts(asked: &BTreeMap<String, f64>) -> Result<BTreeMap<String, f64>, BadShares> {
+pub fn normalise_shares(asked: &BTreeMap<String, f64>) -> Result<BTreeMap<String, f64>, BadShares> {
     if asked.len() < 2 {
         return Err(BadShares::TooFew(asked.len()));
     }
@@ -314,14 +314,14 @@ pub fn parts(asked: &BTreeMap<String, f64>) -> Result<BTreeMap<String, f64>, Bad
         return Err(BadShares::TooLarge);
     }
     let parts: BTreeMap<String, f64> = asked.iter().map(|(tenant, share)| (tenant.clone(), share / sum)).collect();
-    match parts.iter().find(|(_, part)| **part < MIN_PART) {
+    match parts.iter().find(|(_, part)| **part < MIN_SHARE) {
         Some((tenant, part)) => Err(BadShares::TooSmall { tenant: tenant.clone(), part: *part }),
         None => Ok(parts),
     }
 }
 
 /// The smallest share that weights can express with acceptable precision, 0 to 1.
-pub const MIN_PART: f64 = 0.001;
+pub const MIN_SHARE: f64 = 0.001;
 
 /// Shares that cannot be enforced.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -340,8 +340,8 @@ pub enum BadShares {
     /// Their sum is infinite.
     #[error("the shares are too large to be added")]
     TooLarge,
-    /// Less than [`MIN_PART`].
-    #[error("the share of {tenant} is {:.4} % of all: less than {} % cannot be enforced", part * 100.0, MIN_PART * 100.0)]
+    /// Less than [`MIN_SHARE`].
+    #[error("the share of {tenant} is {:.4} % of all: less than {} % cannot be enforced", part * 100.0, MIN_SHARE * 100.0)]
     TooSmall {
         /// The tenant.
         tenant: String,
@@ -360,13 +360,13 @@ mod tests {
 
     #[test]
     fn shares_may_sum_to_anything() {
-        let parts = parts(&asked(&[("a", 7.0), ("b", 3.0)])).unwrap();
+        let parts = normalise_shares(&asked(&[("a", 7.0), ("b", 3.0)])).unwrap();
         assert!((parts["a"] - 0.7).abs() < 1e-12 && (parts["b"] - 0.3).abs() < 1e-12, "{parts:?}");
     }
 
     #[test]
     fn an_invalid_share_is_named() {
-        let said = |shares: &[(&str, f64)]| parts(&asked(shares)).unwrap_err().to_string();
+        let said = |shares: &[(&str, f64)]| normalise_shares(&asked(shares)).unwrap_err().to_string();
         assert_eq!(said(&[("a", 1.0)]), "shares need two or more tenants: 1 given");
         assert_eq!(said(&[("a", 0.0), ("b", 1.0)]), "the share of a is 0: a share must be a positive number");
         assert_eq!(said(&[("a", f64::NAN), ("b", 1.0)]), "the share of a is NaN: a share must be a positive number");

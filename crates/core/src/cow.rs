@@ -21,9 +21,9 @@ pub const MAX_LAYERS: usize = 128;
 pub const MANY_LAYERS: usize = MAX_LAYERS / 2;
 
 /// Marks a block that no layer has.
-const NOTHING: u8 = u8::MAX;
+const NO_LAYER: u8 = u8::MAX;
 
-const _: () = assert!(MAX_LAYERS < NOTHING as usize);
+const _: () = assert!(MAX_LAYERS < NO_LAYER as usize);
 
 /// Blocks per entry of the map, if they are all in the same layer: 2 MiB.
 const CHUNK_BLOCKS: u64 = 512;
@@ -56,7 +56,7 @@ pub enum Source {
     /// In the layer with this number; 0 is the oldest.
     Layer(u8),
     /// Nowhere: it reads as zeroes.
-    Nothing,
+    Hole,
 }
 
 /// The map of an image and its layers.
@@ -72,8 +72,8 @@ pub struct BlockMap {
 
 #[derive(Clone, Debug)]
 enum Chunk {
-    All(u8),
-    Each(Box<[u8]>),
+    Uniform(u8),
+    PerBlock(Box<[u8]>),
 }
 
 impl BlockMap {
@@ -83,7 +83,7 @@ impl BlockMap {
         let blocks = layers.0.div_ceil(BLOCK_BYTES);
         let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         Self {
-            chunks: vec![Chunk::All(NOTHING); count(blocks.div_ceil(CHUNK_BLOCKS))],
+            chunks: vec![Chunk::Uniform(NO_LAYER); count(blocks.div_ceil(CHUNK_BLOCKS))],
             owned: (0..count(blocks.div_ceil(u64::from(u64::BITS)))).map(|_| AtomicU64::new(0)).collect(),
             end: blocks * BLOCK_BYTES,
         }
@@ -99,13 +99,13 @@ impl BlockMap {
             let until = blocks.end.min(chunk_start + CHUNK_BLOCKS);
             let chunk = &mut self.chunks[index(at / CHUNK_BLOCKS)];
             if at == chunk_start && until == chunk_start + CHUNK_BLOCKS {
-                *chunk = Chunk::All(layer);
+                *chunk = Chunk::Uniform(layer);
             } else {
                 let each = match chunk {
-                    Chunk::Each(each) => each,
-                    Chunk::All(all) => {
-                        *chunk = Chunk::Each(vec![*all; index(CHUNK_BLOCKS)].into_boxed_slice());
-                        let Chunk::Each(each) = chunk else { unreachable!("it was just made") };
+                    Chunk::PerBlock(each) => each,
+                    Chunk::Uniform(all) => {
+                        *chunk = Chunk::PerBlock(vec![*all; index(CHUNK_BLOCKS)].into_boxed_slice());
+                        let Chunk::PerBlock(each) = chunk else { unreachable!("it was just made") };
                         each
                     }
                 };
@@ -116,7 +116,7 @@ impl BlockMap {
     }
 
     /// Enters the image's data in a range of bytes. Partial blocks count as whole blocks.
-    pub fn own(&self, range: Range<u64>) {
+    pub fn set_owned(&self, range: Range<u64>) {
         for block in self.blocks(range).into_iter().flatten() {
             let (word, bit) = (index(block / 64), 1 << (block % 64));
             // If the bit is set already, nothing is stored, so that busy blocks do not bounce their cache line.
@@ -128,13 +128,13 @@ impl BlockMap {
 
     /// The location of each run of a range of bytes.
     pub fn runs(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Source)> + '_ {
-        self.split(range, |block| if self.is_owned(block) { Source::Own } else { self.below_block(block) })
+        self.split(range, |block| if self.is_owned(block) { Source::Own } else { self.layer_of_block(block) })
     }
 
     /// The location of each run of a range of bytes if the image had no blocks; beyond the layers' end it is still the
     /// image.
-    pub fn below(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Source)> + '_ {
-        self.split(range, |block| self.below_block(block))
+    pub fn layer_runs(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Source)> + '_ {
+        self.split(range, |block| self.layer_of_block(block))
     }
 
     /// The layers' end, in bytes.
@@ -146,7 +146,7 @@ impl BlockMap {
     /// Memory that the map uses.
     #[must_use]
     pub fn memory(&self) -> Bytes {
-        let each = self.chunks.iter().filter(|chunk| matches!(chunk, Chunk::Each(_))).count() * index(CHUNK_BLOCKS);
+        let each = self.chunks.iter().filter(|chunk| matches!(chunk, Chunk::PerBlock(_))).count() * index(CHUNK_BLOCKS);
         Bytes((each + size_of_val(&*self.owned) + size_of_val(&*self.chunks)) as u64)
     }
 
@@ -178,12 +178,12 @@ impl BlockMap {
         self.owned[index(block / 64)].load(Ordering::Acquire) & 1 << (block % 64) != 0
     }
 
-    fn below_block(&self, block: u64) -> Source {
+    fn layer_of_block(&self, block: u64) -> Source {
         let layer = match &self.chunks[index(block / CHUNK_BLOCKS)] {
-            Chunk::All(layer) => *layer,
-            Chunk::Each(each) => each[index(block % CHUNK_BLOCKS)],
+            Chunk::Uniform(layer) => *layer,
+            Chunk::PerBlock(each) => each[index(block % CHUNK_BLOCKS)],
         };
-        if layer == NOTHING { Source::Nothing } else { Source::Layer(layer) }
+        if layer == NO_LAYER { Source::Hole } else { Source::Layer(layer) }
     }
 
     /// The blocks that a range of bytes touches, up to the layers' end.
@@ -200,7 +200,7 @@ fn index(n: u64) -> usize {
 
 /// The layers that contain the difference between two snapshots: those in only one of their backing chains.
 #[must_use]
-pub fn differing(one: &[Uuid], other: &[Uuid]) -> Vec<Uuid> {
+pub fn differing_layers(one: &[Uuid], other: &[Uuid]) -> Vec<Uuid> {
     let only = |a: &[Uuid], b: &[Uuid]| a.iter().filter(|id| !b.contains(id)).copied().collect::<Vec<_>>();
     [only(one, other), only(other, one)].concat()
 }
@@ -229,7 +229,7 @@ mod tests {
             asked in ranges(),
         ) {
             let mut map = BlockMap::new(Bytes(BLOCKS * BLOCK_BYTES));
-            let mut expected: Vec<Source> = vec![Source::Nothing; index(BLOCKS)];
+            let mut expected: Vec<Source> = vec![Source::Hole; index(BLOCKS)];
             for (range, layer) in &layers {
                 map.set_layer(bytes(range), *layer);
                 for block in range.clone().filter(|block| *block < BLOCKS) {
@@ -238,14 +238,14 @@ mod tests {
             }
             let below = expected.clone();
             for range in &owned {
-                map.own(bytes(range));
+                map.set_owned(bytes(range));
                 for block in range.clone().filter(|block| *block < BLOCKS) {
                     expected[index(block)] = Source::Own;
                 }
             }
             for (runs, expected) in [
                 (map.runs(bytes(&asked)).collect::<Vec<_>>(), expected),
-                (map.below(bytes(&asked)).collect(), below),
+                (map.layer_runs(bytes(&asked)).collect(), below),
             ] {
                 let mut at = asked.start * BLOCK_BYTES;
                 let mut last = None;
@@ -266,10 +266,10 @@ mod tests {
     fn partial_blocks_count_as_whole_blocks() {
         let mut map = BlockMap::new(Bytes(10 * BLOCK_BYTES - 1));
         map.set_layer(BLOCK_BYTES + 1..2 * BLOCK_BYTES + 1, 0);
-        map.own(2 * BLOCK_BYTES + 5..2 * BLOCK_BYTES + 6);
+        map.set_owned(2 * BLOCK_BYTES + 5..2 * BLOCK_BYTES + 6);
         let runs: Vec<_> =
             map.runs(0..4 * BLOCK_BYTES).map(|(run, source)| (run.start / BLOCK_BYTES, source)).collect();
-        assert_eq!(runs, [(0, Source::Nothing), (1, Source::Layer(0)), (2, Source::Own), (3, Source::Nothing)]);
+        assert_eq!(runs, [(0, Source::Hole), (1, Source::Layer(0)), (2, Source::Own), (3, Source::Hole)]);
         assert_eq!(map.runs(20..20).count(), 0);
     }
 

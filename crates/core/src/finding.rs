@@ -77,7 +77,7 @@ macro_rules! ids {
                 }
             }
 
-            fn of_word(word: String) -> Self {
+            fn from_word(word: String) -> Self {
                 match word.as_str() {
                     $($word => Self::$variant,)+
                     _ => Self::Other(word),
@@ -89,7 +89,7 @@ macro_rules! ids {
 
 ids! {
     VolumeNotMounted "volume_not_mounted" Critical
-        "A volume of a tenant, or of a running command, cannot be mounted, or cannot be kept as it was mounted.";
+        "A volume of a tenant, or of a running command, cannot be mounted, or its mount cannot be maintained.";
     VolumeDamaged "volume_damaged" Critical
         "The file system or the image of a volume is damaged. The volume is not mounted until it has been checked.";
     RecordUnreadable "record_unreadable" Critical
@@ -99,11 +99,11 @@ ids! {
     TenantNotAsRecorded "tenant_not_as_recorded" Critical
         "Cgroups, weights or limits of a tenant are not as recorded, or its removal cannot be completed.";
     LeaseNotEnded "lease_not_ended" Critical
-        "What a run that died still held cannot be released.";
+        "The volumes of a run that died cannot be released.";
     FlatteningNotEnded "flattening_not_ended" Critical
         "A flattened volume cannot release the layers that it no longer needs.";
     VolumeStillInUse "volume_still_in_use" Critical
-        "Something uses a volume that is attached to no tenant. The volume is closed when that ends.";
+        "A volume that is attached to no tenant is still in use. It is closed when that use ends.";
     NotRecovered "not_recovered" Critical
         "An operation that was interrupted could neither be completed nor undone. The next start of the daemon tries again.";
     DeviceNotRestored "device_not_restored" Critical
@@ -112,13 +112,13 @@ ids! {
     PhysicalVolumeMissing "physical_volume_missing" Critical
         "A physical volume of a pool's volume group is missing.";
     PoolUnhealthy "pool_unhealthy" Critical
-        "LVM reports that a thin pool is not in order.";
+        "LVM reports a problem with a thin pool.";
     PoolNearlyFull "pool_nearly_full" Warning
         "A file pool is 90 % full, or a thin pool 80 %. When it is full, writes that need new space fail.";
     PoolMetadataNearlyFull "pool_metadata_nearly_full" Warning
         "The metadata of a thin pool is 80 % full. When it is full, all of its volumes refuse writes.";
     LayersNotMerged "layers_not_merged" Warning
-        "Layers of a file pool that are due to be merged are not. They take up space, and volumes still depend on them.";
+        "Layers of a file pool that are due to be merged could not be merged. They take up space, and volumes still depend on them.";
     LayersNotRemoved "layers_not_removed" Warning
         "Layers that nothing depends on cannot be removed. They take up space in their pool.";
     ImportUnfinished "import_unfinished" Info
@@ -166,19 +166,19 @@ ids! {
         "Shares are not enforced on a device, because the last step failed. The next step tries again.";
 
     ServersUnlisted "servers_unlisted" Warning
-        "The block servers of this host cannot be listed. One that dies has no successor until they can.";
+        "The block servers of this host cannot be listed. A server that dies is not replaced until they can.";
     ServersMayDeadlock "servers_may_deadlock" Warning
-        "The thread that starts block servers cannot be marked as one that writes back memory. When memory is short, it may wait for I/O that waits for it.";
+        "The thread that starts block servers cannot be marked as an I/O flusher (`PR_SET_IO_FLUSHER`). Under memory pressure it may wait for I/O that waits for it.";
     SystemBusMissing "system_bus_missing" Warning
         "systemd runs without a system bus. Tenants are not systemd units, and volumes are not unmounted before a shutdown.";
     CheckHeldUp "check_held_up" Warning
-        "A periodic check for drift has not finished for a while. Another one takes care of the rest.";
+        "A periodic check for drift has not finished for a while. Another check handles the other objects.";
     MetricsNotServed "metrics_not_served" Warning
         "Metrics are no longer served to Prometheus. The daemon has to be restarted.";
     FactUnreadable "fact_unreadable" Warning
-        "Something about the host could not be read when the daemon started. It is treated as absent.";
+        "A fact about the host could not be read when the daemon started. It is treated as absent.";
     LookupFailed "lookup_failed" Warning
-        "Something about an object could not be looked up. What is shown of it may be incomplete.";
+        "A look-up of an object failed. The information about it may be incomplete.";
     PhysicalDevicesUnknown "physical_devices_unknown" Warning
         "The physical devices below a pool are not all known. Weights may have no effect on the others.";
 
@@ -201,7 +201,7 @@ ids! {
     Ext4WithoutJournal "ext4_without_journal" Info
         "An ext4 file system without a journal is mounted. Nothing on it is attributed.";
     IoControllerMissing "io_controller_missing" Warning
-        "cgroup v2 has no io controller on this host. Data, device time, and who waits for whose requests are not known.";
+        "cgroup v2 has no io controller on this host. Data, device time and blame for requests are not known.";
 }
 
 impl fmt::Display for FindingId {
@@ -218,7 +218,7 @@ impl Serialize for FindingId {
 
 impl<'de> Deserialize<'de> for FindingId {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(Self::of_word)
+        String::deserialize(deserializer).map(Self::from_word)
     }
 }
 
@@ -271,7 +271,7 @@ impl Finding {
 
     /// A finding from an error: its object, cause, hint and reason.
     #[must_use]
-    pub fn of_fault(id: FindingId, fault: Fault) -> Self {
+    pub fn from_fault(id: FindingId, fault: Fault) -> Self {
         let advice = (!fault.hint.is_empty()).then_some(fault.hint);
         Self { advice, reason: fault.reason, ..Self::new(id, fault.object, fault.cause) }
     }
@@ -315,15 +315,15 @@ mod tests {
 
     fn page() -> String {
         let mut page = "# Findings\n\n\
-            A finding is a lasting condition of the host or of something on it: an id, a severity, the object, the evidence, and mostly \
-            advice. `bulkhead\nhost` lists all that the daemon knows without asking LVM or devices; `inspect` lists those of one object. The \
-            metric\n`bulkhead_findings` counts them by `id` and `severity`. In JSON they are in the list `findings`.\n\n\
-            An id is never renamed and never gets another meaning. A newer daemon may know more: programs should go by the severity of an \
-            id that\nthey do not know.\n\n\
+            A finding is a lasting condition of the host or of an object on it, with an id, a severity, the object, the evidence, and usually\n\
+            advice. `bulkhead host` lists those that the daemon knows without querying LVM or devices; `inspect` lists those of one object.\n\
+            The metric `bulkhead_findings` counts them by `id` and `severity`. In JSON they are in the list `findings`.\n\n\
+            An id is never renamed and never gets another meaning. A newer daemon may have more ids: programs should treat an unknown id by\n\
+            its severity.\n\n\
             | severity | meaning |\n|---|---|\n\
-            | `critical` | something is not as recorded and the daemon could not mend it, or data cannot be reached or written |\n\
-            | `warning` | isolation, accounting or observation is weaker than it could be, or something will fail if nobody acts |\n\
-            | `info` | expected, and worth knowing: it ends by itself, or is a property of the host or of how an object was made |\n\n\
+            | `critical` | something is not as recorded and the daemon could not repair it, or data cannot be read or written |\n\
+            | `warning` | isolation, accounting or observation is weaker than it could be, or something will fail without intervention |\n\
+            | `info` | expected: it ends by itself, or is a property of the host or of how an object was created |\n\n\
             | id | severity | meaning |\n|---|---|---|\n"
             .to_owned();
         for id in FindingId::ALL {
@@ -381,10 +381,10 @@ mod tests {
     #[test]
     fn a_finding_from_an_error_keeps_its_texts() {
         let fault = Fault::new(Code::Corrupt, "pool p", "it is not there").hint("mount it");
-        let finding = Finding::of_fault(FindingId::PoolUnreachable, fault);
+        let finding = Finding::from_fault(FindingId::PoolUnreachable, fault);
         let expected = Finding::new(FindingId::PoolUnreachable, "pool p", "it is not there").advise("mount it");
         assert_eq!(finding, expected);
-        let without = Finding::of_fault(FindingId::LookupFailed, Fault::new(Code::Internal, "pool p", "no"));
+        let without = Finding::from_fault(FindingId::LookupFailed, Fault::new(Code::Internal, "pool p", "no"));
         assert_eq!(without.advice, None);
     }
 }

@@ -55,7 +55,7 @@ impl Space {
 
 /// Findings about the space in a pool.
 #[must_use]
-pub fn of_space(pool: &Pool, space: &Space) -> Vec<Finding> {
+pub fn pool_findings(pool: &Pool, space: &Space) -> Vec<Finding> {
     let finding = |id, evidence: String| Finding::new(id, format!("pool {}", pool.name), evidence);
     let mut findings = Vec::new();
     match &pool.source {
@@ -112,7 +112,7 @@ pub struct Unfinished<'a> {
 
 /// The finding about an incomplete volume.
 #[must_use]
-pub fn of_unfinished(Unfinished { volume, content, received, size }: Unfinished<'_>) -> Finding {
+pub fn unfinished_finding(Unfinished { volume, content, received, size }: Unfinished<'_>) -> Finding {
     let object = format!("volume {volume}");
     if is_base(content) {
         return Finding::new(
@@ -167,7 +167,7 @@ pub struct VolumeFacts<'a> {
 
 /// Findings about a volume.
 #[must_use]
-pub fn of_volume(volume: &Volume, facts: &VolumeFacts<'_>) -> Vec<Finding> {
+pub fn volume_findings(volume: &Volume, facts: &VolumeFacts<'_>) -> Vec<Finding> {
     let reference = volume.reference();
     let finding = |id, evidence: String| Finding::new(id, format!("volume {reference}"), evidence);
     let mut findings = Vec::new();
@@ -178,8 +178,8 @@ pub fn of_volume(volume: &Volume, facts: &VolumeFacts<'_>) -> Vec<Finding> {
         findings
             .push(finding(FindingId::LayersMany, evidence).reason(Reason::LayersMany { volume: reference.clone() }));
     }
-    findings.extend(facts.is_mapped.then(|| of_mapping(&reference)));
-    findings.extend(facts.backing.into_iter().flat_map(|backing| of_backing(&reference, backing)));
+    findings.extend(facts.is_mapped.then(|| mapping_finding(&reference)));
+    findings.extend(facts.backing.into_iter().flat_map(|backing| backing_findings(&reference, backing)));
     if n_layers > 0 {
         if volume.flatten {
             let evidence = if facts.backing.is_some() {
@@ -204,13 +204,13 @@ pub fn of_volume(volume: &Volume, facts: &VolumeFacts<'_>) -> Vec<Finding> {
 
 /// The finding about a mapped volume.
 #[must_use]
-pub fn of_mapping(volume: &VolumeRef) -> Finding {
+pub fn mapping_finding(volume: &VolumeRef) -> Finding {
     let evidence = "it is mapped: an operator is working on its device, and it cannot be attached to a tenant";
     Finding::new(FindingId::VolumeMapped, format!("volume {volume}"), evidence)
         .reason(Reason::VolumeMapped { volume: volume.clone() })
 }
 
-fn of_backing(volume: &VolumeRef, backing: &Backing) -> Vec<Finding> {
+fn backing_findings(volume: &VolumeRef, backing: &Backing) -> Vec<Finding> {
     let finding = |id, evidence: String| Finding::new(id, format!("volume {volume}"), evidence);
     let mut findings = Vec::new();
     match backing {
@@ -241,8 +241,8 @@ fn of_backing(volume: &VolumeRef, backing: &Backing) -> Vec<Finding> {
             }
             if *unprepared > Bytes(0) {
                 let evidence = format!(
-                    "{unprepared} of it have yet to be written in advance, which is in progress: the first write to each part of that \
-                     commits the host file system's journal"
+                    "{unprepared} of its image are still being written in advance: until then, the first write to each part commits the \
+                     host file system's journal"
                 );
                 findings.push(finding(FindingId::ImageUnprepared, evidence));
             }
@@ -271,7 +271,7 @@ pub struct TenantFacts<'a> {
 
 /// Findings about a tenant; a condition that all tenants share has the host as its object.
 #[must_use]
-pub fn of_tenant(tenant: &Tenant, facts: &TenantFacts<'_>) -> Vec<Finding> {
+pub fn tenant_findings(tenant: &Tenant, facts: &TenantFacts<'_>) -> Vec<Finding> {
     let object = format!("tenant {}", tenant.name);
     let mut findings = Vec::new();
     if tenant.removing {
@@ -304,7 +304,7 @@ pub const HOLD_FAILED: &str = "failed";
 
 /// The finding about a hold, by its device, state and reason, if its last step failed.
 #[must_use]
-pub fn of_hold(device: &DevName, state: &str, reason: &str) -> Option<Finding> {
+pub fn hold_finding(device: &DevName, state: &str, reason: &str) -> Option<Finding> {
     (state == HOLD_FAILED).then(|| hold_failed(device, reason))
 }
 

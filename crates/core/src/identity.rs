@@ -86,7 +86,7 @@ impl Identity {
 
     /// Whether `text` denotes it: its name, or the first 12 or more digits of its id.
     #[must_use]
-    pub fn is_called(&self, text: &str) -> bool {
+    pub fn matches(&self, text: &str) -> bool {
         let begins = |id: &String| text.len() >= SHORT_ID && id.starts_with(text);
         self.name == text || self.id.as_ref().is_some_and(begins)
     }
@@ -303,7 +303,7 @@ mod tests {
         let other = identify(&format!("/docker/{}", id.replace('0', "f")));
         assert_ne!(Identity { name: "web".to_owned(), ..other.clone() }, named);
         assert_ne!(other.key(), short.key());
-        let called: Vec<_> = ["web", &id, &id[..12], &id[..11], "we", ""].map(|text| named.is_called(text)).into();
+        let called: Vec<_> = ["web", &id, &id[..12], &id[..11], "we", ""].map(|text| named.matches(text)).into();
         assert_eq!(called, [true, true, true, false, false, false]);
     }
 

@@ -30,7 +30,7 @@ pub mod name;
 pub mod observe;
 pub mod reason;
 pub mod room;
-pub mod rota;
+pub mod round_robin;
 pub mod serve;
 pub mod slices;
 pub mod stream;

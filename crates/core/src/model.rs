@@ -139,7 +139,7 @@ impl ReadFrom {
 
     /// Whether the volume reads from peers, and lets them read from it.
     #[must_use]
-    pub fn asks_peers(self) -> bool {
+    pub fn uses_peers(self) -> bool {
         matches!(self, Self::Peers | Self::Both)
     }
 
@@ -616,7 +616,7 @@ pub struct Hold {
     /// Changed tunables of the device's scheduler, with their values from before the hold.
     #[serde(default)]
     pub tunables: BTreeMap<String, String>,
-    /// Lease, seconds: the hold ends if it is not renewed for that long; `None` if it lasts until it is removed.
+    /// Lease, seconds: the hold ends if it is not renewed for that long; `null` if it lasts until it is removed.
     pub lease_seconds: Option<u32>,
 }
 
@@ -709,7 +709,7 @@ pub struct IoMax {
 impl IoMax {
     /// These limits, restricted to the keys that `other` has.
     #[must_use]
-    pub fn as_far_as(self, other: Self) -> Self {
+    pub fn restricted_to(self, other: Self) -> Self {
         Self { bytes: other.bytes.and(self.bytes), ..self }
     }
 }

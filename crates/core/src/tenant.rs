@@ -30,7 +30,7 @@ pub const SERVING_CPU_WEIGHT: u32 = 10_000;
 /// Moves the processes that version 0.1 started for a tenant, including those of `runs`, into the current cgroups.
 /// Containers of other programs stay in the old slice, with its weights.
 #[must_use]
-pub fn take_over(tenant: &Name, payload_of_0_1: &CgroupPath, runs: &[u32]) -> Vec<Action> {
+pub fn move_version_0_1_processes(tenant: &Name, payload_of_0_1: &CgroupPath, runs: &[u32]) -> Vec<Action> {
     // Without units: systemd cannot adopt them.
     let of_run = |pid: &u32| {
         let name = slices::run(*pid, false);
@@ -68,7 +68,7 @@ pub fn cgroups(tenant: &Tenant, weight_files: &[&str], limits: &ResolvedLimits) 
 ///
 /// The tenant's cgroups must exist. Applied again, it repairs what was disabled in the meantime.
 #[must_use]
-pub fn serve_first(tenant: &Name) -> Vec<Action> {
+pub fn prioritize_serving(tenant: &Name) -> Vec<Action> {
     let above = [CgroupPath::root(), slices::root(), slices::tenant(tenant)];
     let enabled =
         above.map(|cgroup| Action::Cgroup(CgroupAction::EnableController { cgroup, controller: CPU.to_owned() }));
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn threads_that_serve_io_have_precedence_without_a_cpu_limit() {
-        let steps = serve_first(&"db".parse().expect("a valid name"));
+        let steps = prioritize_serving(&"db".parse().expect("a valid name"));
         let text: Vec<String> = steps.iter().map(ToString::to_string).collect();
         expect![[r#"
             enable controller cpu below cgroup /

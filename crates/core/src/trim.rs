@@ -26,7 +26,7 @@ pub fn check(backend: &dyn Backend, volume: &Volume) -> Result<(), Fault> {
         return Err(refused("it is a read-only snapshot, in which nothing is ever freed")
             .hint("remove it when it is no longer needed"));
     }
-    backend.keeps_discarded(volume).map_or(Ok(()), |reason| Err(refused(reason)))
+    backend.discard_obstacle(volume).map_or(Ok(()), |reason| Err(refused(reason)))
 }
 
 /// The step that trims a volume's range from `start` on, for the tenant that has it mounted at `target`; `None` at the

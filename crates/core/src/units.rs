@@ -153,9 +153,10 @@ impl FromStr for DevNo {
     }
 }
 
-/// A tenant's share: its weight for I/O when there is contention, 1 to 10000, default 100 (kernel `CGROUP_WEIGHT_*`).
+/// A tenant's share: its weight for I/O under contention, 1 to 10000, default 100 (kernel `CGROUP_WEIGHT_*`).
 ///
-/// Written as is to `io.weight`; `io.bfq.weight` takes at most 1000 (kernel `BFQ_MAX_WEIGHT`), see [`Share::bfq_weight`].
+/// Written unchanged to `io.weight`; divided by ten for `io.bfq.weight`, which accepts at most 1000 (kernel
+/// `BFQ_MAX_WEIGHT`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(try_from = "u32", into = "u32")]

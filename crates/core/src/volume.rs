@@ -103,7 +103,7 @@ fn complete_copy(backend: &dyn Backend, new: &Volume, of_snapshot: bool) -> Vec<
         }
         by_device.push(Action::Fs(FsAction::NewFsUuid { device, fs: new.fs, uuid: new.uuid }));
         by_device.extend(backend.close(new));
-        steps.extend(if of_snapshot { backend.stamp(new, by_device) } else { by_device });
+        steps.extend(if of_snapshot { backend.set_fs_uuid(new, by_device) } else { by_device });
     }
     steps.push(backend.record(new, &new.with_state(VolumeState::Ready)));
     steps
@@ -116,13 +116,13 @@ fn complete_copy(backend: &dyn Backend, new: &Volume, of_snapshot: bool) -> Vec<
 /// # Errors
 /// `Unsupported` where the pool cannot.
 pub fn rollback(backend: &dyn Backend, volume: &Volume, snapshot: &Volume, id: Uuid) -> Result<Plan, Fault> {
-    let Replacement { make, device, put, undo } = backend.replacement(volume, snapshot, id)?;
-    let mut steps = [backend.close(volume), make].concat();
+    let Replacement { create, device, swap, undo } = backend.replacement(volume, snapshot, id)?;
+    let mut steps = [backend.close(volume), create].concat();
     if volume.fs == FsKind::Ext4 {
         steps.push(Action::Fs(FsAction::CheckFs { device: device.clone(), fs: volume.fs, repair: Repair::Safe }));
         steps.push(Action::Fs(FsAction::NewFsUuid { device, fs: volume.fs, uuid: volume.uuid }));
     }
-    steps.extend(put);
+    steps.extend(swap);
     let now = Volume {
         size_bytes: snapshot.size_bytes,
         provision: Provision::OnDemand,
@@ -131,7 +131,7 @@ pub fn rollback(backend: &dyn Backend, volume: &Volume, snapshot: &Volume, id: U
         ..volume.clone()
     };
     steps.push(backend.record(volume, &now));
-    steps.extend(backend.tidy());
+    steps.extend(backend.sweep());
     Ok(Plan { steps, on_failure: undo, can_be_undone: false })
 }
 
@@ -306,16 +306,16 @@ pub fn map(backend: &dyn Backend, volume: &Volume, record: Action) -> Plan {
 pub fn mount(backend: &dyn Backend, volume: &Volume, target: &Path, tenant: &Name) -> Plan {
     let mut steps = open_for(backend, volume, tenant);
     steps.extend(mount_steps(backend, volume, target));
-    steps.extend(lend(backend, volume, target));
+    steps.extend(attach_peer(backend, volume, target));
     steps.extend(place_journal(backend, volume, tenant));
     Plan { steps, on_failure: unmount(backend, volume, target), can_be_undone: true }
 }
 
 /// Restores the state in which [`mount`] left a mounted volume: its device served, its I/O charged to the tenant.
 #[must_use]
-pub fn keep(backend: &dyn Backend, volume: &Volume, target: &Path, tenant: &Name) -> Vec<Action> {
+pub fn ensure_mounted(backend: &dyn Backend, volume: &Volume, target: &Path, tenant: &Name) -> Vec<Action> {
     let mut steps = open_for(backend, volume, tenant);
-    steps.extend(lend(backend, volume, target));
+    steps.extend(attach_peer(backend, volume, target));
     steps.extend(place_journal(backend, volume, tenant));
     steps
 }
@@ -336,8 +336,8 @@ fn place_journal(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Optio
 }
 
 /// Lets a volume's peers read from its page cache, if it reads from theirs.
-fn lend(backend: &dyn Backend, volume: &Volume, target: &Path) -> Option<Action> {
-    volume.read_from.asks_peers().then(|| {
+fn attach_peer(backend: &dyn Backend, volume: &Volume, target: &Path) -> Option<Action> {
+    volume.read_from.uses_peers().then(|| {
         Action::Mount(MountAction::AttachPeer {
             device: backend.device(volume),
             volume: volume.uuid,
@@ -352,7 +352,7 @@ fn lend(backend: &dyn Backend, volume: &Volume, target: &Path) -> Option<Action>
 pub fn unmount(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Action> {
     let mut steps: Vec<Action> = volume
         .read_from
-        .asks_peers()
+        .uses_peers()
         .then_some(Action::Mount(MountAction::DetachPeer { volume: volume.uuid }))
         .into_iter()
         .collect();

@@ -152,7 +152,7 @@ impl Engine {
         }
         let Located { backend, volume, .. } = self.locate_ready(reference)?;
         let target = mount_point(&self.dirs.run, &volume);
-        let keep = volume::keep(backend.as_ref(), &volume, &target, tenant);
+        let keep = volume::ensure_mounted(backend.as_ref(), &volume, &target, tenant);
         let plan = match self.mounted_at(&volume)? {
             Some(_) => Plan::steps(keep.clone()),
             None => volume::mount(backend.as_ref(), &volume, &target, tenant),

@@ -1,7 +1,7 @@
 //! The selection of what a periodic check examines. While nothing changes, a check's cost does not grow with the number of tenants and volumes,
 //! apart from reading the dates of tenants' records, and each object has its turn within the bound in SPECIFICATION.md.
 //!
-//! Owns: how many objects have their turn, how thoroughly each is examined, and when all have to be, because something has changed. [`Rota`]
+//! Owns: how many objects have their turn, how thoroughly each is examined, and when all have to be, because something has changed. [`RoundRobin`]
 //! decides whose turn it is; `reconcile.rs` acts.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::{Lease, VolumeRef};
 use bulkhead_core::name::Name;
-use bulkhead_core::rota::{Rota, Turn};
+use bulkhead_core::round_robin::{RoundRobin, Turn};
 use uuid::Uuid;
 
 use crate::engine::{Engine, Watched};
@@ -36,11 +36,11 @@ const IN_FULL: usize = 4;
 /// The rotas of all objects, and what earlier checks found.
 #[derive(Debug)]
 pub(crate) struct Turns {
-    tenants: Rota<Name>,
-    tenants_in_full: Rota<Name>,
-    leases: Rota<Uuid>,
-    proved: Rota<Slot>,
-    in_full: Rota<Slot>,
+    tenants: RoundRobin<Name>,
+    tenants_in_full: RoundRobin<Name>,
+    leases: RoundRobin<Uuid>,
+    proved: RoundRobin<Slot>,
+    in_full: RoundRobin<Slot>,
     /// Leases whose processes are gone and that have not been ended yet.
     gone: BTreeSet<Uuid>,
     /// The state in which all volumes were found mounted: while it is unchanged, they are.
@@ -61,11 +61,11 @@ struct TenantProofs {
 impl Default for Turns {
     fn default() -> Self {
         Self {
-            tenants: Rota::new(TENANTS),
-            tenants_in_full: Rota::new(TENANTS_IN_FULL),
-            leases: Rota::new(LEASES),
-            proved: Rota::new(PROVED),
-            in_full: Rota::new(IN_FULL),
+            tenants: RoundRobin::new(TENANTS),
+            tenants_in_full: RoundRobin::new(TENANTS_IN_FULL),
+            leases: RoundRobin::new(LEASES),
+            proved: RoundRobin::new(PROVED),
+            in_full: RoundRobin::new(IN_FULL),
             gone: BTreeSet::new(),
             all_mounted: None,
             proofs: TenantProofs::default(),

@@ -34,7 +34,7 @@ impl Engine {
         }
         let mappings = self.host().records(&self.dirs.run.join("mappings"), "").unwrap_or_default();
         findings.extend(mappings.iter().filter_map(|(_, record)| match record {
-            Ok(Record::Mapping(mapping)) => Some(health::of_mapping(&mapping.volume)),
+            Ok(Record::Mapping(mapping)) => Some(health::mapping_finding(&mapping.volume)),
             _ => None,
         }));
         findings
@@ -72,11 +72,11 @@ fn volume_at(pool: &Pool, image: &Path) -> Option<VolumeRef> {
 /// Findings about the space in a pool, or that it cannot be read.
 pub(crate) fn of_pool(pool: &Pool, space: &Result<Space, Fault>) -> Vec<Finding> {
     match space {
-        Ok(space) => health::of_space(pool, space),
+        Ok(space) => health::pool_findings(pool, space),
         Err(fault) => vec![Finding {
             object: format!("pool {}", pool.name),
             evidence: fault.to_string(),
-            ..Finding::of_fault(FindingId::PoolUnreachable, fault.clone())
+            ..Finding::from_fault(FindingId::PoolUnreachable, fault.clone())
         }],
     }
 }
@@ -84,13 +84,13 @@ pub(crate) fn of_pool(pool: &Pool, space: &Result<Space, Fault>) -> Vec<Finding>
 /// Findings about the content of a pool: unreadable records, and incomplete receives.
 pub(crate) fn of_content(found: &Result<Vec<Found>, Fault>, parts: &Result<Vec<ReceiveView>, Fault>) -> Vec<Finding> {
     let damaged = found.iter().flatten().filter_map(|volume| volume.as_ref().err());
-    let damaged = damaged.map(|fault| Finding::of_fault(FindingId::RecordUnreadable, fault.clone()));
-    let unlisted = found.as_ref().err().map(|fault| Finding::of_fault(FindingId::PoolUnreachable, fault.clone()));
+    let damaged = damaged.map(|fault| Finding::from_fault(FindingId::RecordUnreadable, fault.clone()));
+    let unlisted = found.as_ref().err().map(|fault| Finding::from_fault(FindingId::PoolUnreachable, fault.clone()));
     // Where the volumes cannot be listed, the staging files cannot either, for the same reason.
     let no_parts = parts.as_ref().err().filter(|_| found.is_ok()).map(|fault| lookup_failed(fault.clone()));
     let unfinished = |view: &ReceiveView| {
         let (volume, content) = (&view.volume, view.content);
-        health::of_unfinished(Unfinished { volume, content, received: view.received_bytes, size: view.size_bytes })
+        health::unfinished_finding(Unfinished { volume, content, received: view.received_bytes, size: view.size_bytes })
     };
     let parts = parts.iter().flatten().map(unfinished);
     damaged.chain(unlisted).chain(no_parts).chain(parts).collect()
@@ -98,7 +98,7 @@ pub(crate) fn of_content(found: &Result<Vec<Found>, Fault>, parts: &Result<Vec<R
 
 /// A failed look-up, whose result is missing from what is shown.
 pub(crate) fn lookup_failed(fault: Fault) -> Finding {
-    Finding::of_fault(FindingId::LookupFailed, fault)
+    Finding::from_fault(FindingId::LookupFailed, fault)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::control;
 use bulkhead_core::control::actions::{move_journal, set_cap, set_tunable, set_weight};
 use bulkhead_core::control::holding::{PPM, largest_weight};
-use bulkhead_core::control::splitting::JOURNAL_AT_FIRST;
+use bulkhead_core::control::splitting::INITIAL_JOURNAL_FRACTION;
 use bulkhead_core::control::strictness::{STRICT, strict_value};
 use bulkhead_core::devname::DevName;
 use bulkhead_core::error::{Code, Fault};
@@ -103,7 +103,8 @@ impl Engine {
             }
             let strict = |tunable: &String| Some(set_tunable(&hold.device, tunable, strict_value(tunable)?));
             steps.extend(hold.tunables.keys().filter_map(strict));
-            let ideal = |tenant: &HeldTenant| set_weight(&hold, tenant, ideal_weight(&hold, tenant), JOURNAL_AT_FIRST);
+            let ideal =
+                |tenant: &HeldTenant| set_weight(&hold, tenant, ideal_weight(&hold, tenant), INITIAL_JOURNAL_FRACTION);
             steps.extend(hold.tenants.iter().flat_map(ideal));
             on_failure = self.steps_to_end(&hold);
         }
@@ -195,7 +196,7 @@ impl Engine {
             return Err(invalid(format!("tenant {tenant}"), "the latency of its fsyncs cannot be zero".to_owned())
                 .hint("choose a latency that the device achieves when nobody else uses it, for example 20ms"));
         }
-        let parts = control::parts(&asked)
+        let parts = control::normalise_shares(&asked)
             .map_err(|error| invalid("hold".to_owned(), error.to_string()).reason(Reason::SharesInvalid))?;
         let containers = self.host().containers()?;
         let mut tenants: Vec<HeldTenant> = Vec::new();
@@ -338,7 +339,7 @@ fn find_container(containers: &[(CgroupPath, Identity)], name: &str) -> Result<(
     let mut found: Vec<&(CgroupPath, Identity)> =
         containers.iter().filter(|(cgroup, _)| cgroup.relative() == path).collect();
     if found.is_empty() {
-        found = containers.iter().filter(|(_, identity)| identity.is_called(name)).collect();
+        found = containers.iter().filter(|(_, identity)| identity.matches(name)).collect();
         // A container has cgroups below its own.
         found.sort_by_key(|(cgroup, _)| cgroup.relative().len());
         let mut kept: Vec<&(CgroupPath, Identity)> = Vec::new();

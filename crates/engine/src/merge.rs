@@ -87,7 +87,7 @@ impl Engine {
                         Finding {
                             object: object.clone(),
                             evidence,
-                            ..Finding::of_fault(FindingId::LayersNotMerged, fault)
+                            ..Finding::from_fault(FindingId::LayersNotMerged, fault)
                         }
                     });
                     self.host().conditions().is(FindingId::LayersNotMerged, &object, finding);

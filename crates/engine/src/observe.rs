@@ -309,7 +309,7 @@ impl<'a> Worker<'a> {
             self.names(tracer)?;
             tracer.attach()?;
             self.xfs.attach();
-            self.shared.lock().observer.begin(bpf::now_ns());
+            self.shared.lock().observer.observation_started(bpf::now_ns());
         }
         let mut batch = tracer.look()?;
         batch.merge(self.xfs.poll());
@@ -344,7 +344,7 @@ impl<'a> Worker<'a> {
         }
         self.xfs.refresh(&self.roots, &changes.xfs, tracer.is_attached());
         let mut state = self.shared.lock();
-        state.observer.forgotten(&changes.gone);
+        state.observer.sums_evicted(&changes.gone);
         for (gone, into) in changes.fold {
             state.observer.fold(gone, into);
         }
@@ -389,7 +389,7 @@ impl<'a> Worker<'a> {
         self.findings = findings;
         let mut state = self.shared.lock();
         state.method = Some(method);
-        state.observer.loaded();
+        state.observer.tracer_loaded();
         drop(state);
         Ok(tracer)
     }

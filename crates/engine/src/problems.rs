@@ -60,7 +60,7 @@ impl Place {
             (Self::Devices, _) => FindingId::DeviceNotRestored,
             (Self::Start, _) => FindingId::NotRecovered,
         };
-        Finding::of_fault(id, fault)
+        Finding::from_fault(id, fault)
     }
 
     /// The volume that is not its tenant's as long as something is wrong there.
@@ -136,8 +136,8 @@ mod tests {
     #[test]
     fn a_second_look_replaces_the_first_and_what_is_gone_is_forgotten() {
         let fault = |cause: &str| Fault::new(Code::Internal, "volume p/v", cause);
-        let at_start = |cause| Finding::of_fault(FindingId::NotRecovered, fault(cause));
-        let of_volume = |cause| Finding::of_fault(FindingId::VolumeNotMounted, fault(cause));
+        let at_start = |cause| Finding::from_fault(FindingId::NotRecovered, fault(cause));
+        let of_volume = |cause| Finding::from_fault(FindingId::VolumeNotMounted, fault(cause));
         let mut problems = Problems::default();
         problems.found(Place::Start, vec![fault("torn")]);
         problems.found(place(), vec![fault("torn"), fault("busy")]);

@@ -123,7 +123,7 @@ impl Engine {
             problems.push(fault);
         }
         self.discard_interrupted_imports(pool, Duration::ZERO);
-        self.executor.run_steps(backend.tidy(), false).map(drop)
+        self.executor.run_steps(backend.sweep(), false).map(drop)
     }
 
     /// Reconciles all tenants, or those whose turn it is, and ends the leases of processes that are gone. Returns the
@@ -351,7 +351,7 @@ impl Engine {
             if mounts.contains(&target) { volume::unmount(backend, volume, &target) } else { backend.close(volume) };
         if self.executor.run_steps(steps, false)?.iter().any(|step| step.changed) {
             // What was open could not be tidied up before.
-            self.executor.run_steps(backend.tidy(), false)?;
+            self.executor.run_steps(backend.sweep(), false)?;
         }
         Ok(())
     }

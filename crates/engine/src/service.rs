@@ -84,7 +84,7 @@ impl Service {
     pub fn new(engine: Engine, facts: serde_json::Value, observe: Arc<dyn Observe>, socket: PathBuf) -> Self {
         let holds = engine.holds().unwrap_or_else(|fault| {
             let evidence = format!("holds cannot be resumed: {fault}");
-            let finding = Finding { evidence, ..Finding::of_fault(FindingId::RecordUnreadable, fault) };
+            let finding = Finding { evidence, ..Finding::from_fault(FindingId::RecordUnreadable, fault) };
             engine.host().conditions().set(finding);
             Vec::new()
         });
@@ -154,7 +154,7 @@ impl Service {
     /// Findings about stuck periodic checks and failed holds.
     fn service_findings(&self) -> Vec<Finding> {
         let holds = self.hold_list();
-        let failed = holds.iter().filter_map(|view| health::of_hold(&view.hold.device, &view.state, &view.reason));
+        let failed = holds.iter().filter_map(|view| health::hold_finding(&view.hold.device, &view.state, &view.reason));
         self.held_up_checks().into_iter().chain(failed).collect()
     }
 

@@ -59,7 +59,7 @@ impl Engine {
             Err(fault) if is_new && !dry_run => return Err(self.undo_create(&wanted, fault)),
             done => done?,
         };
-        steps.extend(self.serve_first(&wanted.name, dry_run)?);
+        steps.extend(self.prioritize_serving(&wanted.name, dry_run)?);
         if !dry_run {
             // Some weight files can be seen only when there is a slice: the first tenant's are set now.
             steps.extend(self.restore_cgroups(&wanted)?.into_iter().filter(|step| step.changed));
@@ -118,7 +118,7 @@ impl Engine {
         limits.extend(dropped.filter_map(|old| self.without_limit(old)));
         let plan = tenant::create(self.dirs.tenant_record(name), &after, &self.host().weight_files(), &limits);
         steps.extend(self.executor.run_steps(plan, dry_run)?);
-        steps.extend(self.serve_first(name, dry_run)?);
+        steps.extend(self.prioritize_serving(name, dry_run)?);
         for reference in &request.attach {
             match self.mount_for(name, reference, dry_run) {
                 Ok(more) => steps.extend(more),
@@ -181,12 +181,12 @@ impl Engine {
 
     /// Schedules a tenant's journal threads and servers before its processes. Where the kernel has no cpu controller, or refuses it, the
     /// tenant works without, and a finding gives the reason.
-    fn serve_first(&self, tenant: &Name, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+    fn prioritize_serving(&self, tenant: &Name, dry_run: bool) -> Result<Vec<Applied>, Fault> {
         let refused_lately = self.without_cpu().get(tenant).is_some_and(|refused| refused.tried.elapsed() < CPU_AGAIN);
         if refused_lately || !self.host().controllers().contains(tenant::CPU) {
             return Ok(Vec::new());
         }
-        match self.executor.run_steps(tenant::serve_first(tenant), dry_run) {
+        match self.executor.run_steps(tenant::prioritize_serving(tenant), dry_run) {
             Err(fault) if matches!(fault.code, Code::Unsupported | Code::InUse) => {
                 self.without_cpu().insert(tenant.clone(), WithoutCpu { fault, tried: Instant::now() });
                 Ok(Vec::new())
@@ -212,7 +212,7 @@ impl Engine {
         }
         let mut steps = self.executor.run_steps(tenant::cgroups(tenant, &self.host().weight_files(), &there), false)?;
         steps.extend(self.take_over(&tenant.name)?);
-        steps.extend(self.serve_first(&tenant.name, false)?);
+        steps.extend(self.prioritize_serving(&tenant.name, false)?);
         absent.map_or(Ok(steps), Err)
     }
 
@@ -220,7 +220,7 @@ impl Engine {
     fn take_over(&self, name: &Name) -> Result<Vec<Applied>, Fault> {
         let Some((slice, payload)) = slices::version_0_1(name) else { return Ok(Vec::new()) };
         let runs: Vec<u32> = self.host().runs(&payload).into_iter().map(|(pid, _)| pid).collect();
-        let mut plan = tenant::take_over(name, &payload, &runs);
+        let mut plan = tenant::move_version_0_1_processes(name, &payload, &runs);
         if self.host().processes(&slice).is_empty() {
             plan.push(Action::Cgroup(CgroupAction::RemoveCgroup { cgroup: slice }));
         }
@@ -317,7 +317,7 @@ impl Engine {
     /// Findings about a tenant, except those about its volumes.
     pub(crate) fn tenant_findings(&self, tenant: &Tenant, host: TenantFacts<'_>) -> Vec<Finding> {
         let cpu_refused = self.without_cpu().get(&tenant.name).map(|refused| refused.fault.clone());
-        health::of_tenant(tenant, &TenantFacts { cpu_refused: cpu_refused.as_ref(), ..host })
+        health::tenant_findings(tenant, &TenantFacts { cpu_refused: cpu_refused.as_ref(), ..host })
     }
 }
 

@@ -9,7 +9,7 @@ use bulkhead_core::action::{Action, Applied, LayerAction};
 use bulkhead_core::backend::{self, PART_SUFFIX, not_received, part_path};
 use bulkhead_core::base::is_base;
 use bulkhead_core::cow::BLOCK_BYTES;
-use bulkhead_core::cow::differing;
+use bulkhead_core::cow::differing_layers;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{MountOptions, Pool, PoolSource, Provision, ReadFrom, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
@@ -88,7 +88,7 @@ impl Engine {
         let no_layer = || Fault::new(Code::Internal, format!("volume {reference}"), "it has no layer");
         let content = *layers.first().ok_or_else(no_layer)?;
         let header = sent_header(&snapshot.volume, content, base.as_ref().and_then(|base| base.first().copied()));
-        let changed = base.map_or_else(|| layers.clone(), |base| differing(&layers, &base));
+        let changed = base.map_or_else(|| layers.clone(), |base| differing_layers(&layers, &base));
         let (volume, layers, changed) = (reference, paths(&layers), paths(&changed));
         Ok((Some(SendTask { volume, header, layers, changed, device: None }), steps))
     }
@@ -220,7 +220,7 @@ impl Engine {
         // Including one whose creation was interrupted.
         if self.staging_names(&pool)?.contains(&reference.name) {
             let remove = vec![Action::Layer(LayerAction::RemoveStagingFile { path: staging })];
-            steps = self.executor.run_steps([remove, backend::backend(&pool).tidy()].concat(), dry_run)?;
+            steps = self.executor.run_steps([remove, backend::backend(&pool).sweep()].concat(), dry_run)?;
         }
         Ok(Done { object: None, steps, dry_run })
     }

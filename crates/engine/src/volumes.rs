@@ -343,7 +343,7 @@ impl Engine {
         let done = Volume { flatten: false, ..volume.clone() };
         self.executor.run_steps(vec![backend.record(&volume, &done)], false)?;
         self.remount_watched(reference, false)?;
-        self.executor.run_steps(backend.tidy(), false).map(drop)
+        self.executor.run_steps(backend.sweep(), false).map(drop)
     }
 
     /// Mounts a volume again as recorded now, if it is mounted.
@@ -422,7 +422,7 @@ impl Engine {
             accounting: Some(&accounting),
         };
         findings.extend(of_devices);
-        findings.extend(health::of_volume(volume, &facts));
+        findings.extend(health::volume_findings(volume, &facts));
         VolumeView {
             volume: volume.reference(),
             uuid: volume.uuid,
@@ -506,7 +506,7 @@ fn check_sharing_on_lvm(request: &VolumeCopy, copy: &Volume, origin: &Volume) ->
     if copy.read_from == ReadFrom::Disk {
         return Ok(());
     }
-    if copy.read_from.asks_peers() {
+    if copy.read_from.uses_peers() {
         let cause = "reading from peers needs the index of an imported image, and LVM pools have none";
         return Err(refused(Code::Unsupported, cause).reason(Reason::PeersNeedIndex));
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::time::Duration;
 
-use bulkhead_core::cow::differing;
+use bulkhead_core::cow::differing_layers;
 use bulkhead_core::model::FsKind;
 use bulkhead_formats::layer::layer_path;
 use bulkhead_formats::staging;
@@ -72,7 +72,7 @@ impl Pool {
             fs: FsKind::Ext4,
             snapshot: "file/s".to_owned(),
         };
-        let changed = base.map_or_else(|| layers.to_vec(), |base| differing(layers, base));
+        let changed = base.map_or_else(|| layers.to_vec(), |base| differing_layers(layers, base));
         let mut sender = Sender::open(header, self.paths(layers), self.paths(&changed)).unwrap();
         let (mut stream, mut sent) = (Vec::new(), Bytes(0));
         sender.send(&mut stream, |bytes| sent = bytes).unwrap();
@@ -92,7 +92,7 @@ fn content(path: &Path) -> Vec<u8> {
     let mut buffer = Buffer::new();
     for block in 0..BLOCKS {
         let range = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
-        if let Some((_, Source::Layer(layer))) = layers.map.below(range.clone()).next() {
+        if let Some((_, Source::Layer(layer))) = layers.map.layer_runs(range.clone()).next() {
             layers.file(layer).read_exact_at(buffer.first(ZEROES.len()), range.start).unwrap();
             let at = usize::try_from(range.start).unwrap();
             bytes[at..at + ZEROES.len()].copy_from_slice(buffer.first(ZEROES.len()));
@@ -312,7 +312,7 @@ fn a_changed_byte_is_detected_at_any_offset() {
 fn a_stream_that_claims_to_be_an_imported_base_is_refused() {
     let mut here = Pool::new(6);
     here.write(6);
-    let layers = here.snapshot_as(bulkhead_core::base::Contents::new(Bytes(SIZE)).name());
+    let layers = here.snapshot_as(bulkhead_core::base::ContentHasher::new(Bytes(SIZE)).name());
     let stream = here.stream(&layers, None, 0);
     assert!(matches!(Receiver::open(&stream[..]), Err(TransferError::Base(content)) if content == layers[0]));
 }

@@ -251,7 +251,7 @@ fn each_reason_has_the_expected_hint() {
         assert_eq!(advice(&reason), expected);
         let fault = Fault::new(Code::Internal, "x", "y").reason(reason);
         assert_eq!(hint(&fault), expected);
-        let finding = Finding::of_fault(FindingId::NotRecovered, fault);
+        let finding = Finding::from_fault(FindingId::NotRecovered, fault);
         assert_eq!(finding_hint(&finding).as_deref(), Some(expected));
     }
     let finding = Finding::new(FindingId::ServerGone, "x", "y");

@@ -1,7 +1,7 @@
 //! Actions of a hold: weights, caps, scheduler tunables and journal threads.
 
 use super::Cap;
-use super::own_caps::limit;
+use super::own_caps::limits_with_cap;
 use super::splitting::split;
 use crate::action::{Action, CgroupAction, QueueAction};
 use crate::cgroup::CgroupPath;
@@ -20,16 +20,16 @@ pub fn set_weight(hold: &Hold, tenant: &HeldTenant, weight: u32, journal: f64) -
             weight,
         })
     };
-    let Some(beside) = &tenant.journal else { return vec![set(&tenant.cgroup, weight)] };
+    let Some(journal_thread) = &tenant.journal else { return vec![set(&tenant.cgroup, weight)] };
     let (own, of_journal) = split(weight, journal);
-    vec![set(&beside.cgroup, of_journal), set(&tenant.cgroup, own)]
+    vec![set(&journal_thread.cgroup, of_journal), set(&tenant.cgroup, own)]
 }
 
 /// Caps a tenant, or restores the limits from before the hold.
 #[must_use]
 pub fn set_cap(hold: &Hold, tenant: &HeldTenant, cap: Option<Cap>) -> Action {
     let (cgroup, device) = (tenant.cgroup.clone(), hold.device.clone());
-    Action::Cgroup(CgroupAction::LimitIo { cgroup, device, limit: limit(tenant.before(), cap) })
+    Action::Cgroup(CgroupAction::LimitIo { cgroup, device, limit: limits_with_cap(tenant.before(), cap) })
 }
 
 /// Sets a tunable of the device's scheduler.

@@ -21,15 +21,15 @@
 use std::collections::BTreeMap;
 
 use super::promise::Promises;
-use super::{Cap, Params, Reason, Sample, Standing, TenantSample, part_of};
+use super::{Cap, Params, Reason, Sample, Standing, TenantSample, fraction_of};
 use crate::observe::cost::as_f64;
 
 /// Smallest distance from a share at which a cap is set, 0 to 1.
-const FAR: f64 = 0.02;
+const MIN_DISTANCE: f64 = 0.02;
 /// Fraction of the error by which a cap is corrected each second. The measured error is 2.5 s old on average.
 const GAIN: f64 = 0.2;
 /// Smallest initial cap, as a fraction of the tenant's rate.
-const FIRST: f64 = 0.5;
+const MIN_FIRST: f64 = 0.5;
 /// Fraction of time that a tenant has to wait for I/O for others to be capped for it. One that waits less gets all it
 /// wants, only late.
 pub(super) const WAITS: f64 = 0.5;
@@ -39,20 +39,20 @@ const BUSY: f64 = 0.9;
 const LOOSEN: f64 = 1.05;
 /// Factor by which caps rise each second while fewer than two tenants contend. They are not lifted at once: a tenant
 /// that has just reached its share would lose it again.
-const FREE: f64 = 1.25;
+const RELEASE: f64 = 1.25;
 /// Fraction of its cap from which on a tenant counts as restricted by it. Below that, it waits for others.
 const AT_CAP: f64 = 0.8;
-/// A tenant is also restricted if it is no more than this many operations per second below its cap: see [`SLICES`].
-const FEW: f64 = 12.0;
+/// A tenant is also restricted if it is no more than this many operations per second below its cap: see [`SLICES_PER_SECOND`].
+const NEAR_CAP_OPS: f64 = 12.0;
 /// The kernel admits whole operations in each of its slices of 0.1 s (`throtl_slice`), so that a cap of 19 per second
 /// admits 10 and one of 20 admits 20. The limit that is set is a multiple of this, and the remainder is carried to the
 /// next second.
-const SLICES: f64 = 10.0;
+const SLICES_PER_SECOND: f64 = 10.0;
 /// Caps of more operations per second are not rounded: the remainder hardly matters.
-const FINE: f64 = 500.0;
+const MAX_ROUNDED_OPS: f64 = 500.0;
 /// A cap of at least this multiple of its tenant's rate has no effect, and is lifted.
 const SLACK: f64 = 1.5;
-/// The same for a tenant that waits for I/O, possibly because of the cap after all ([`FEW`]). Lifting the cap would
+/// The same for a tenant that waits for I/O, possibly because of the cap after all ([`NEAR_CAP_OPS`]). Lifting the cap would
 /// release its queue at once, so the cap rises until it certainly has no effect.
 const SLACK_WAITING: f64 = 4.0;
 /// Smallest cap on operations, per second.
@@ -63,7 +63,7 @@ const MIN_BYTES: f64 = 1_048_576.0;
 const SMALL: f64 = 16_384.0;
 const LARGE: f64 = 2.0 * SMALL;
 /// Fraction of the device's largest operation above which operations may be parts of split ones.
-const UNSPLIT: f64 = 0.5;
+const MAX_UNSPLIT: f64 = 0.5;
 /// Smaller changes, as a fraction, are not made.
 const DEAD_BAND: f64 = 0.02;
 
@@ -72,13 +72,13 @@ const DEAD_BAND: f64 = 0.02;
 pub(super) struct Caps {
     share: BTreeMap<String, Limit>,
     /// The limits that are set for caps on few operations.
-    whole: BTreeMap<String, Whole>,
+    rounded: BTreeMap<String, Rounded>,
     pub(super) promises: Promises,
 }
 
-/// A cap in multiples of [`SLICES`].
+/// A cap in multiples of [`SLICES_PER_SECOND`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Whole {
+struct Rounded {
     /// Operations per second.
     ops: f64,
     /// Accumulated remainder: by how much earlier caps exceeded the limits that were set for them.
@@ -102,21 +102,21 @@ pub(super) enum Limit {
 impl Limit {
     /// The limit equal to `did`, on operations or bytes, whichever suits their size, and at least the minimum.
     /// `largest` is the device's largest operation, where bytes can be capped.
-    pub(super) fn of(did: Rate, largest: Option<f64>) -> Self {
-        let size = part_of(did.bytes, did.ops);
+    pub(super) fn for_rate(did: Rate, largest: Option<f64>) -> Self {
+        let size = fraction_of(did.bytes, did.ops);
         match largest {
-            Some(largest) if size >= LARGE && size <= UNSPLIT * largest => Self::Bytes(did.bytes.max(MIN_BYTES)),
+            Some(largest) if size >= LARGE && size <= MAX_UNSPLIT * largest => Self::Bytes(did.bytes.max(MIN_BYTES)),
             _ => Self::Ops(did.ops.max(MIN_OPS)),
         }
     }
 
     /// The limit of an existing cap.
-    fn of_cap(cap: Cap) -> Option<Self> {
+    fn from_cap(cap: Cap) -> Option<Self> {
         cap.ops.map(|ops| Self::Ops(f64::from(ops))).or_else(|| Some(Self::Bytes(as_f64(cap.bytes?))))
     }
 
     /// The limit multiplied by `part`.
-    pub(super) fn times(self, part: f64) -> Self {
+    pub(super) fn scaled(self, part: f64) -> Self {
         match self {
             Self::Ops(ops) => Self::Ops(ops * part),
             Self::Bytes(bytes) => Self::Bytes(bytes * part),
@@ -124,7 +124,7 @@ impl Limit {
     }
 
     /// The minimum as a fraction of this limit.
-    pub(super) fn least(self) -> f64 {
+    pub(super) fn min_fraction(self) -> f64 {
         match self {
             Self::Ops(ops) => MIN_OPS / ops,
             Self::Bytes(bytes) => MIN_BYTES / bytes,
@@ -132,7 +132,7 @@ impl Limit {
     }
 
     /// The rate as a fraction of this limit.
-    pub(super) fn used(self, does: Rate) -> f64 {
+    pub(super) fn utilisation(self, does: Rate) -> f64 {
         match self {
             Self::Ops(ops) => does.ops / ops,
             Self::Bytes(bytes) => does.bytes / bytes,
@@ -140,13 +140,13 @@ impl Limit {
     }
 
     /// Whether a tenant with this rate is restricted by the limit. Otherwise it waits for others.
-    fn is_reached(self, does: Rate) -> bool {
-        self.used(does) > AT_CAP || matches!(self, Self::Ops(ops) if does.ops > ops - FEW)
+    fn restricts(self, does: Rate) -> bool {
+        self.utilisation(does) > AT_CAP || matches!(self, Self::Ops(ops) if does.ops > ops - NEAR_CAP_OPS)
     }
 
     /// Whether the limit may have an effect on a tenant with this rate that waits for I/O, or does not.
-    pub(super) fn holds(self, does: Rate, waits: bool) -> bool {
-        self.used(does).max(self.least()) * if waits { SLACK_WAITING } else { SLACK } >= 1.0
+    pub(super) fn may_restrict(self, does: Rate, waits: bool) -> bool {
+        self.utilisation(does).max(self.min_fraction()) * if waits { SLACK_WAITING } else { SLACK } >= 1.0
     }
 
     /// Whether the limit suits the current size of operations: many small ones hardly use a limit on bytes.
@@ -172,19 +172,20 @@ pub(super) struct Recent<'a> {
 
 impl Caps {
     /// Starts from the caps that are set.
-    pub(super) fn found(sample: &Sample, params: &Params) -> Self {
-        let caps = sample.tenants.iter().filter_map(|(name, tenant)| Some((name.clone(), Limit::of_cap(tenant.cap?)?)));
+    pub(super) fn resume(sample: &Sample, params: &Params) -> Self {
+        let caps =
+            sample.tenants.iter().filter_map(|(name, tenant)| Some((name.clone(), Limit::from_cap(tenant.cap?)?)));
         match params.fsync_p99.is_empty() {
             true => Self { share: caps.collect(), ..Self::default() },
-            false => Self { promises: Promises::found(caps), ..Self::default() },
+            false => Self { promises: Promises::resume(caps), ..Self::default() },
         }
     }
 
     /// A tenant's cap, if it has one.
-    pub(super) fn of(&self, name: &str) -> Option<Cap> {
+    pub(super) fn cap(&self, name: &str) -> Option<Cap> {
         let mut cap = Cap::default();
-        let of_share = |limit: &Limit| self.whole.get(name).map_or(*limit, |whole| Limit::Ops(whole.ops));
-        for limit in self.share.get(name).map(of_share).into_iter().chain(self.promises.of(name)) {
+        let of_share = |limit: &Limit| self.rounded.get(name).map_or(*limit, |rounded| Limit::Ops(rounded.ops));
+        for limit in self.share.get(name).map(of_share).into_iter().chain(self.promises.limit(name)) {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the range")]
             match limit {
                 Limit::Ops(ops) => {
@@ -206,25 +207,25 @@ impl Caps {
     }
 
     /// Removes tenants whose cgroups are gone.
-    pub(super) fn keep(&mut self, there: &BTreeMap<String, u32>) {
+    pub(super) fn retain(&mut self, there: &BTreeMap<String, u32>) {
         self.share.retain(|name, _| there.contains_key(name));
-        self.promises.keep(there);
+        self.promises.retain(there);
     }
 
     /// Adjusts caps to the shares of contenders.
-    pub(super) fn hold_shares(&mut self, recent: &Recent<'_>) {
+    pub(super) fn adjust_to_shares(&mut self, recent: &Recent<'_>) {
         let contenders = || recent.standings.iter().filter(|(_, standing)| standing.contends);
         let rate = |name: &str| recent.rates.get(name).copied().unwrap_or_default();
         let waits = |name: &str| recent.waiting.get(name).is_some_and(|waiting| *waiting >= WAITS);
         if contenders().count() < 2 {
-            self.share.values_mut().for_each(|cap| *cap = cap.times(FREE.powf(recent.seconds)));
+            self.share.values_mut().for_each(|cap| *cap = cap.scaled(RELEASE.powf(recent.seconds)));
         } else if recent.busy < BUSY {
-            self.share.values_mut().for_each(|cap| *cap = cap.times(LOOSEN.powf(recent.seconds)));
+            self.share.values_mut().for_each(|cap| *cap = cap.scaled(LOOSEN.powf(recent.seconds)));
         } else {
             // A tenant that is short because of its own cap gets more by a higher cap.
-            let is_at_cap = |name: &str| self.share.get(name).is_some_and(|cap| cap.is_reached(rate(name)));
+            let is_at_cap = |name: &str| self.share.get(name).is_some_and(|cap| cap.restricts(rate(name)));
             let is_short = |(name, standing): (&String, &Standing)| {
-                standing.achieved < standing.target - FAR && waits(name) && !is_at_cap(name)
+                standing.achieved < standing.target - MIN_DISTANCE && waits(name) && !is_at_cap(name)
             };
             let is_short = contenders().any(is_short);
             let weights_fail = recent.is_ineffective || !self.share.is_empty();
@@ -234,30 +235,30 @@ impl Caps {
                     continue;
                 }
                 let first = |part: f64| {
-                    let limit = Limit::of(rate(name), recent.largest);
-                    limit.times(part.max(FIRST).max(limit.least()))
+                    let limit = Limit::for_rate(rate(name), recent.largest);
+                    limit.scaled(part.max(MIN_FIRST).max(limit.min_fraction()))
                 };
                 if let Some(cap) = self.share.get_mut(name) {
-                    let followed = ratio.powf(GAIN * recent.seconds).max(cap.least());
-                    *cap = if cap.suits(rate(name)) { cap.times(followed) } else { first(ratio) };
-                } else if weights_fail && is_short && standing.achieved > standing.target + FAR {
+                    let followed = ratio.powf(GAIN * recent.seconds).max(cap.min_fraction());
+                    *cap = if cap.suits(rate(name)) { cap.scaled(followed) } else { first(ratio) };
+                } else if weights_fail && is_short && standing.achieved > standing.target + MIN_DISTANCE {
                     self.share.insert(name.clone(), first(ratio));
                 }
             }
         }
-        self.share.retain(|name, cap| cap.holds(rate(name), waits(name)));
-        self.carry();
+        self.share.retain(|name, cap| cap.may_restrict(rate(name), waits(name)));
+        self.round_to_slices();
     }
 
     /// Chooses the limits to set for this second.
-    fn carry(&mut self) {
-        let before = std::mem::take(&mut self.whole);
+    fn round_to_slices(&mut self) {
+        let before = std::mem::take(&mut self.rounded);
         for (name, limit) in &self.share {
             let Limit::Ops(ops) = *limit else { continue };
-            if (SLICES..FINE).contains(&ops) {
-                let wanted = ops + before.get(name).map_or(0.0, |whole| whole.carried);
-                let whole = SLICES * (wanted / SLICES).floor().max(1.0);
-                self.whole.insert(name.clone(), Whole { ops: whole, carried: wanted - whole });
+            if (SLICES_PER_SECOND..MAX_ROUNDED_OPS).contains(&ops) {
+                let wanted = ops + before.get(name).map_or(0.0, |rounded| rounded.carried);
+                let rounded = SLICES_PER_SECOND * (wanted / SLICES_PER_SECOND).floor().max(1.0);
+                self.rounded.insert(name.clone(), Rounded { ops: rounded, carried: wanted - rounded });
             }
         }
     }
@@ -272,12 +273,12 @@ impl Caps {
             near(wanted.ops.map(f64::from), found.ops.map(f64::from))
                 && near(wanted.bytes.map(as_f64), found.bytes.map(as_f64))
         };
-        let change = |(name, tenant): (&String, &TenantSample)| match (self.of(name), tenant.cap) {
+        let change = |(name, tenant): (&String, &TenantSample)| match (self.cap(name), tenant.cap) {
             (None, None) => None,
             (Some(cap), Some(found)) if is_near(cap, found) => None,
             (wanted, _) => Some((name.clone(), wanted)),
         };
-        let held = sample.tenants.keys().find_map(|name| Some((name, self.of(name)?)));
+        let held = sample.tenants.keys().find_map(|name| Some((name, self.cap(name)?)));
         let reason = held.map(|(name, cap)| Reason::Capped { tenant: name.clone(), cap });
         (sample.tenants.iter().filter_map(change).collect(), reason)
     }

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::capping::{Caps, Rate, Recent};
 use super::{
-    Cap, LATE_NS, LatencyMiss, Params, Reason, Sample, Standing, Step, TenantSample, Usage, other_writer, part_of,
+    Cap, LATE_NS, LatencyMiss, Params, Reason, Sample, Standing, Step, TenantSample, Usage, fraction_of, other_writer,
     promise, weights_of,
 };
 use crate::units::seconds;
@@ -34,7 +34,7 @@ const CONTENDED: f64 = 0.8;
 /// requests: more weight than they can use does no harm.
 const WAITS: f64 = 0.3;
 /// A tenant that gets this fraction of its share contends, too.
-const HAS_ITS_SHARE: f64 = 0.95;
+const SHARE_REACHED: f64 = 0.95;
 /// Minimum of a tenant's own I/O, as a fraction of all I/O: without any weight it would starve.
 const FLOOR: f64 = 0.01;
 /// Gain of the trim per sample. Weights have no effect for periods of time: what is learnt in such a period is wrong
@@ -44,9 +44,9 @@ const GAIN: f64 = 0.2;
 const TRIM_LIMIT: f64 = 2.0;
 /// Deviation of own I/O from what weights should give, as a fraction of all own I/O, above which weights count as
 /// ineffective.
-const FAR: f64 = 0.05;
+const INEFFECTIVE_DEVIATION: f64 = 0.05;
 /// Largest factor by which a weight changes per second.
-const PER_SECOND: f64 = 2.0;
+const MAX_CHANGE_PER_SECOND: f64 = 2.0;
 /// Smaller changes of weights, as a fraction, are not made.
 const DEAD_BAND: f64 = 0.01;
 
@@ -78,8 +78,8 @@ pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
     let ns = match before.map(|before| sample.at_ns.checked_sub(before)) {
         None => {
             state.weights = weights_of(sample);
-            state.caps = Caps::found(sample, params);
-            state.capped = caps_of(sample);
+            state.caps = Caps::resume(sample, params);
+            state.capped = current_caps(sample);
             return still(Reason::Starting);
         }
         Some(None) => {
@@ -102,11 +102,11 @@ pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
     }
     // Includes tenants that are new, and none that are gone.
     state.weights = weights_of(sample);
-    state.capped = caps_of(sample);
-    state.enter(ns, sample);
+    state.capped = current_caps(sample);
+    state.push(ns, sample);
     let now = state.situation(params);
-    let mut step = state.weigh_all(&now, ns, params);
-    state.cap_all(&mut step, &now, ns, sample, params);
+    let mut step = state.decide_weights(&now, ns, params);
+    state.decide_caps(&mut step, &now, ns, sample, params);
     step
 }
 
@@ -121,7 +121,7 @@ struct Situation {
 }
 
 /// The current caps.
-fn caps_of(sample: &Sample) -> BTreeMap<String, Cap> {
+fn current_caps(sample: &Sample) -> BTreeMap<String, Cap> {
     sample.tenants.iter().filter_map(|(name, tenant)| Some((name.clone(), tenant.cap?))).collect()
 }
 
@@ -147,7 +147,7 @@ impl State {
     }
 
     /// Decides about weights.
-    fn weigh_all(&mut self, now: &Situation, ns: u64, params: &Params) -> Step {
+    fn decide_weights(&mut self, now: &Situation, ns: u64, params: &Params) -> Step {
         let mut tenants = standings(&amounts(&self.window, &self.weights), &now.contenders, params);
         let reason = match now {
             Situation { is_known: false, .. } => Some(Reason::Starting),
@@ -158,7 +158,7 @@ impl State {
         if let Some(reason) = reason {
             return Step { reason, tenants, ..Step::default() };
         }
-        let own = own_parts(&mut tenants);
+        let own = own_fractions(&mut tenants);
         // A cap does for these tenants what no weight did: their trim would learn nothing, and what it learnt before
         // would add to the cap.
         self.trim.retain(|name, _| !self.capped.contains_key(name));
@@ -174,11 +174,11 @@ impl State {
     }
 
     /// Decides about caps.
-    fn cap_all(&mut self, step: &mut Step, now: &Situation, ns: u64, sample: &Sample, params: &Params) {
+    fn decide_caps(&mut self, step: &mut Step, now: &Situation, ns: u64, sample: &Sample, params: &Params) {
         let mut missed = None;
         if !sample.can_cap {
             self.caps.lift();
-            missed = promise::told(&promise::missed(sample, params), LatencyMiss::NoCaps);
+            missed = promise::latency_missed(&promise::missed(sample, params), LatencyMiss::NoCaps);
         } else if now.is_known {
             let window = last(&self.window, RECENT_NS);
             let rate = |name: &String| Rate {
@@ -195,9 +195,9 @@ impl State {
                 is_ineffective: matches!(step.reason, Reason::Ineffective { .. }),
                 seconds: seconds(ns),
             };
-            self.caps.keep(&self.weights);
-            self.caps.hold_shares(&recent);
-            missed = self.caps.promises.hold(sample, recent.rates, params, recent.seconds);
+            self.caps.retain(&self.weights);
+            self.caps.adjust_to_shares(&recent);
+            missed = self.caps.promises.step(sample, recent.rates, params, recent.seconds);
         }
         let (changes, capped) = self.caps.changes(sample);
         for (name, cap) in &changes {
@@ -232,7 +232,7 @@ fn length_ns(window: &[Entry]) -> u64 {
 /// Mean over time.
 fn mean(window: &[Entry], value: impl Fn(&Entry) -> Option<f64>) -> f64 {
     let sum: f64 = window.iter().map(|entry| value(entry).unwrap_or(0.0) * seconds(entry.ns)).sum();
-    part_of(sum, seconds(length_ns(window)))
+    fraction_of(sum, seconds(length_ns(window)))
 }
 
 /// Total I/O of the current tenants.
@@ -264,7 +264,7 @@ fn learn(trim: &mut BTreeMap<String, f64>, window: &[Entry], contenders: &BTreeS
         Some(of(name)? / sum)
     };
     let lesson = |name: &String| {
-        let (expected, had) = (mean(window, |entry| expected(entry, name)), part_of(native(name), all));
+        let (expected, had) = (mean(window, |entry| expected(entry, name)), fraction_of(native(name), all));
         // A ratio, not a logarithm: a logarithm would weigh a deficit more than an equal excess, and favour tenants
         // with a smaller part on an uneven disk. A tenant without own I/O teaches nothing.
         let error = if had > 0.0 { (1.0 - had / expected).max(-1.0) } else { 0.0 };
@@ -279,7 +279,7 @@ fn learn(trim: &mut BTreeMap<String, f64>, window: &[Entry], contenders: &BTreeS
     for (name, expected, had, wanted) in lessons {
         let wanted = (wanted - centre).exp();
         let kept = wanted.clamp(1.0 / TRIM_LIMIT, TRIM_LIMIT);
-        if (had - expected).abs() > FAR && (wanted / kept - 1.0).abs() > DEAD_BAND {
+        if (had - expected).abs() > INEFFECTIVE_DEVIATION && (wanted / kept - 1.0).abs() > DEAD_BAND {
             ineffective = Some(Reason::Ineffective { tenant: name.clone(), had, expected });
         }
         learnt.insert(name, kept);
@@ -289,7 +289,7 @@ fn learn(trim: &mut BTreeMap<String, f64>, window: &[Entry], contenders: &BTreeS
 }
 
 impl State {
-    fn enter(&mut self, ns: u64, sample: &Sample) {
+    fn push(&mut self, ns: u64, sample: &Sample) {
         self.window.push(Entry { ns, busy: sample.busy, tenants: sample.tenants.clone() });
         let n_old = self.window.len() - last(&self.window, WINDOW_NS).len();
         self.window.drain(..n_old);
@@ -301,7 +301,7 @@ impl State {
         let trimmed = |name: &str, part: f64| part * self.trim.get(name).copied().unwrap_or(1.0);
         let sum: f64 = own.iter().map(|(name, part)| trimmed(name, *part)).sum();
         let total: f64 = own.keys().map(|name| params.ideal(name)).sum();
-        let most = PER_SECOND.powf(seconds(ns).min(1.0));
+        let most = MAX_CHANGE_PER_SECOND.powf(seconds(ns).min(1.0));
         let mut changes = BTreeMap::new();
         for (name, before) in &self.weights {
             let wanted = own.get(name).map_or(params.ideal(name), |part| total * trimmed(name, *part) / sum);
@@ -328,7 +328,7 @@ fn contenders(amounts: &BTreeMap<String, Usage>, waiting: &BTreeMap<String, f64>
     let contends = |(name, usage): &(&String, &Usage)| {
         usage.total() > 0.0
             && (waiting.get(*name).is_some_and(|waiting| *waiting >= WAITS)
-                || part_of(usage.total(), all) >= HAS_ITS_SHARE * part(params, amounts, name))
+                || fraction_of(usage.total(), all) >= SHARE_REACHED * part(params, amounts, name))
     };
     amounts.iter().filter(contends).map(|(name, _)| name.clone()).collect()
 }
@@ -346,14 +346,14 @@ fn standings(
     let standing = |(name, usage): (&String, &Usage)| {
         let contends = contenders.contains(name);
         let (all, parts) = if contends { (theirs, their_parts) } else { (all, 1.0) };
-        let (achieved, journal) = (part_of(usage.total(), all), part_of(usage.journal, all));
+        let (achieved, journal) = (fraction_of(usage.total(), all), fraction_of(usage.journal, all));
         (name.clone(), Standing { target: part(name) / parts, achieved, journal, contends, infeasible: false })
     };
     amounts.iter().map(standing).collect()
 }
 
 /// Each contender's fraction of all own I/O of contenders: its target minus its journal I/O.
-fn own_parts(tenants: &mut BTreeMap<String, Standing>) -> BTreeMap<String, f64> {
+fn own_fractions(tenants: &mut BTreeMap<String, Standing>) -> BTreeMap<String, f64> {
     let mut contenders: BTreeMap<String, &mut Standing> =
         tenants.iter_mut().filter(|(_, t)| t.contends).map(|(name, t)| (name.clone(), t)).collect();
     loop {

@@ -14,7 +14,7 @@ use super::latencies::{Latencies, micros};
 use super::own_caps::OwnCaps;
 use super::reading::{Interval, Reading};
 use super::sharing::Sharing;
-use super::splitting::{JournalPart, LEAST_SPLIT};
+use super::splitting::{JournalSplit, MIN_SPLIT_WEIGHT};
 use super::strictness::{Strictness, strict_value};
 use super::usage::{share_a_journal, usages};
 use super::{Cap, Params, Sample, State, Step, TenantSample};
@@ -46,12 +46,12 @@ pub struct Holding {
     latencies: Latencies,
     strictness: Strictness,
     /// Of containers whose journal thread has a cgroup of its own.
-    parts: BTreeMap<String, JournalPart>,
+    splits: BTreeMap<String, JournalSplit>,
 }
 
 /// The result of a reading.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Turn {
+pub struct HoldStep {
     /// The actions, in order. One that fails because its cgroup is gone does not affect the others.
     pub actions: Vec<Action>,
     /// The controller's decision.
@@ -72,7 +72,7 @@ impl Holding {
         let params = Params {
             parts: hold.tenants.iter().map(part).collect(),
             total_weight: f64::from(hold.total_weight),
-            range: if is_split { LEAST_SPLIT } else { 1 }..=largest_weight(&hold.weight_file),
+            range: if is_split { MIN_SPLIT_WEIGHT } else { 1 }..=largest_weight(&hold.weight_file),
             fsync_p99: hold.tenants.iter().filter_map(promise).collect(),
         };
         Self {
@@ -84,7 +84,7 @@ impl Holding {
             sharing: Sharing::default(),
             latencies: Latencies::default(),
             strictness: Strictness::default(),
-            parts: BTreeMap::new(),
+            splits: BTreeMap::new(),
         }
     }
 
@@ -97,17 +97,17 @@ impl Holding {
     /// The cap of this hold on a tenant.
     #[must_use]
     pub fn cap(&self, tenant: &str) -> Option<Cap> {
-        self.caps.of(tenant)
+        self.caps.get(tenant)
     }
 
     /// Evaluates a reading. `None` for the first one, and the first one after [`Self::reset`], since sums have to be
     /// compared. Call [`Self::carried_out`] once all actions are carried out.
-    pub fn step(&mut self, now: Reading) -> Option<Turn> {
+    pub fn step(&mut self, now: Reading) -> Option<HoldStep> {
         let at_ns = now.at_ns;
         let sample = self.sample(now)?;
         let step = super::step(&mut self.state, &sample, &self.params);
-        let mut actions = self.tune(at_ns);
-        actions.extend(self.follow(&sample, &step));
+        let mut actions = self.tunable_actions(at_ns);
+        actions.extend(self.weight_and_cap_actions(&sample, &step));
         let mut weights: BTreeMap<String, u32> = BTreeMap::new();
         let mut fsync_p99 = BTreeMap::new();
         for (name, tenant) in sample.tenants {
@@ -115,7 +115,7 @@ impl Holding {
             fsync_p99.extend(tenant.fsync_p99.map(|p99| (name, p99)));
         }
         weights.extend(step.changes.clone());
-        Some(Turn { actions, step, weights, fsync_p99 })
+        Some(HoldStep { actions, step, weights, fsync_p99 })
     }
 
     /// Records that the actions of a step are carried out.
@@ -136,7 +136,7 @@ impl Holding {
     }
 
     /// Discards all measurements: sums so far and later ones are not comparable.
-    pub fn forget(&mut self) {
+    pub fn reset(&mut self) {
         self.before = None;
         self.latencies.clear();
         self.state = State::new(self.hold.mode);
@@ -148,7 +148,7 @@ impl Holding {
             // A restarted daemon continues with the caps that it left.
             for tenant in &self.hold.tenants {
                 if let Some(limit) = now.tenants.get(&tenant.name).and_then(|counters| counters.limit) {
-                    self.caps.take_over(&tenant.name, limit, tenant.before());
+                    self.caps.adopt(&tenant.name, limit, tenant.before());
                 }
             }
             self.before = Some(now);
@@ -159,10 +159,10 @@ impl Holding {
             self.hold.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.identity.clone())).collect();
         let lately = Activity::clone(&now.seen).since(&before.seen);
         let can_cap = self.sharing.allows_caps(at_ns, share_a_journal(&lately, &identities));
-        self.strictness.saw(at_ns, self.syncs(&lately, interval));
+        self.strictness.record(at_ns, self.fsync_rates(&lately, interval));
         let usages = usages(&lately, &self.hold.device, self.hold.unit, &identities);
-        let counted = self.counted(&now.seen, &identities);
-        let fsync_p99 = self.latencies.p99(at_ns, counted);
+        let fsync_histograms = self.fsync_histograms(&now.seen, &identities);
+        let fsync_p99 = self.latencies.p99(at_ns, fsync_histograms);
         let cost = interval.part(now.cost_used, before.cost_used);
         let knows_bytes = self.hold.tenants.iter().all(|tenant| tenant.bytes_before.is_some());
         let mut sample = Sample {
@@ -180,8 +180,8 @@ impl Holding {
             let old = before.tenants.get(name).unwrap_or(counters);
             let bytes = interval.growth(counters.moved_bytes, old.moved_bytes);
             if counters.has_journal {
-                let journal = interval.growth(counters.of_journal, old.of_journal);
-                self.parts.entry(name.clone()).or_default().saw(journal, journal + bytes);
+                let journal = interval.growth(counters.journal_bytes, old.journal_bytes);
+                self.splits.entry(name.clone()).or_default().record(journal, journal + bytes);
             }
             let tenant = TenantSample {
                 usage: usages.get(name).copied().unwrap_or_default(),
@@ -189,7 +189,7 @@ impl Holding {
                 weight: counters.weight,
                 ops: interval.growth(counters.operations, old.operations),
                 bytes,
-                cap: counters.limit.and_then(|limit| self.caps.found(name, limit, held.before())),
+                cap: counters.limit.and_then(|limit| self.caps.current(name, limit, held.before())),
                 fsync_p99: fsync_p99.get(name).copied(),
             };
             sample.tenants.insert(name.clone(), tenant);
@@ -199,7 +199,7 @@ impl Holding {
     }
 
     /// Each tenant's rate of fsync calls, per second.
-    fn syncs(&self, lately: &Activity, interval: Interval) -> Vec<f64> {
+    fn fsync_rates(&self, lately: &Activity, interval: Interval) -> Vec<f64> {
         let is_held =
             |view: &&ContainerView| self.hold.tenants.iter().any(|tenant| tenant.identity.key() == view.identity.key());
         let held = lately.containers.iter().filter(is_held);
@@ -207,7 +207,11 @@ impl Holding {
     }
 
     /// All fsyncs of tenants with a promised latency.
-    fn counted(&self, seen: &Arc<Activity>, identities: &BTreeMap<String, Identity>) -> BTreeMap<String, Histogram> {
+    fn fsync_histograms(
+        &self,
+        seen: &Arc<Activity>,
+        identities: &BTreeMap<String, Identity>,
+    ) -> BTreeMap<String, Histogram> {
         let fsyncs = |name: &String| {
             let identity = identities.get(name)?;
             let view = seen.containers.iter().find(|view| view.identity.key() == identity.key())?;
@@ -217,7 +221,7 @@ impl Holding {
     }
 
     /// Sets BFQ's strict tunables, or those from before, whichever suits the tenants' load.
-    fn tune(&mut self, at_ns: u64) -> Vec<Action> {
+    fn tunable_actions(&mut self, at_ns: u64) -> Vec<Action> {
         let Some(is_strict) = self.strictness.change(at_ns) else { return Vec::new() };
         let tunable = |(tunable, before): (&String, &String)| {
             let strict = strict_value(tunable).filter(|_| is_strict);
@@ -227,13 +231,15 @@ impl Holding {
     }
 
     /// The actions for weights and caps, tenant by tenant.
-    fn follow(&mut self, sample: &Sample, step: &Step) -> Vec<Action> {
+    fn weight_and_cap_actions(&mut self, sample: &Sample, step: &Step) -> Vec<Action> {
         let mut actions = Vec::new();
         for tenant in &self.hold.tenants {
             let found = sample.tenants.get(&tenant.name).map_or(0, |tenant| tenant.weight);
             let changes = step.changes.get(&tenant.name).copied();
-            let (weight, part) = match self.parts.get_mut(&tenant.name) {
-                Some(part) => (part.write(changes, found, !step.reason.is_other_writer()), part.part()),
+            let (weight, part) = match self.splits.get_mut(&tenant.name) {
+                Some(split) => {
+                    (split.weight_to_write(changes, found, !step.reason.is_other_writer()), split.fraction())
+                }
                 None => (changes, 0.0),
             };
             actions.extend(weight.into_iter().flat_map(|weight| set_weight(&self.hold, tenant, weight, part)));

@@ -19,7 +19,7 @@ const WINDOW: f64 = 10.0;
 /// Range of the factor by which a step reduces the others' rates.
 const STEP: (f64, f64) = (0.5, 0.9);
 /// Fraction of the promised latency below which the others recover.
-const CALM: f64 = 0.7;
+const CALM_FACTOR: f64 = 0.7;
 /// Factor of a recovery step.
 const RECOVER: f64 = 1.25;
 /// Factor of a recovery step near the rate at which the promise was last missed.
@@ -29,16 +29,16 @@ const NEAR: (f64, f64) = (0.85, 1.1);
 /// Smallest rate of each of the others, as a fraction of its share of its rate before the cap.
 pub(super) const FLOOR: f64 = 0.25;
 /// Caps help if fsyncs take at most this fraction of the time that they took before.
-const HELPS: f64 = 0.75;
+const HELPFUL_FACTOR: f64 = 0.75;
 /// Pause after which caps that did not help are tried again, s.
 const PAUSE: f64 = 300.0;
 /// A tenant that exceeds its cap by this factor is not restricted by it: its I/O is metadata.
-const PASSES: f64 = 1.5;
+const BYPASS_FACTOR: f64 = 1.5;
 
 /// The tenants that are slowed down for promises, and the progress.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Promises {
-    held_back: BTreeMap<String, HeldBack>,
+    throttled: BTreeMap<String, Throttled>,
     /// Time since the last step, s.
     since_step: f64,
     /// Latency at the first step, as a multiple of the promised one; `None` if unknown.
@@ -48,11 +48,11 @@ pub(super) struct Promises {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct HeldBack {
+struct Throttled {
     /// Its rate before.
-    did: Limit,
+    rate_before: Limit,
     /// The fraction of that rate that it may use now.
-    part: f64,
+    fraction: f64,
     /// The minimum of that fraction.
     floor: f64,
     /// The fraction at which the promise was last missed.
@@ -61,24 +61,25 @@ struct HeldBack {
 
 impl Promises {
     /// Starts from caps that are already set. The rates from before them are unknown, so these caps are not lowered.
-    pub(super) fn found(caps: impl Iterator<Item = (String, Limit)>) -> Self {
-        let held_back = caps.map(|(name, did)| (name, HeldBack { did, part: 1.0, floor: 1.0, missed_at: 1.0 }));
-        Self { held_back: held_back.collect(), ..Self::default() }
+    pub(super) fn resume(caps: impl Iterator<Item = (String, Limit)>) -> Self {
+        let throttled = caps
+            .map(|(name, rate_before)| (name, Throttled { rate_before, fraction: 1.0, floor: 1.0, missed_at: 1.0 }));
+        Self { throttled: throttled.collect(), ..Self::default() }
     }
 
     /// The limit of a tenant, if it has one.
-    pub(super) fn of(&self, name: &str) -> Option<Limit> {
-        self.held_back.get(name).map(|held_back| held_back.did.times(held_back.part))
+    pub(super) fn limit(&self, name: &str) -> Option<Limit> {
+        self.throttled.get(name).map(|throttled| throttled.rate_before.scaled(throttled.fraction))
     }
 
     /// Forgets those who have gone.
-    pub(super) fn keep(&mut self, there: &BTreeMap<String, u32>) {
-        self.held_back.retain(|name, _| there.contains_key(name));
+    pub(super) fn retain(&mut self, there: &BTreeMap<String, u32>) {
+        self.throttled.retain(|name, _| there.contains_key(name));
     }
 
     /// One step, `seconds` after the previous one. Returns a tenant whose promise is missed if nothing can be done
     /// about it.
-    pub(super) fn hold(
+    pub(super) fn step(
         &mut self,
         sample: &Sample,
         rates: &BTreeMap<String, Rate>,
@@ -94,42 +95,42 @@ impl Promises {
             return None;
         }
         if let Some((_, why)) = self.paused {
-            return told(&missed, why);
+            return latency_missed(&missed, why);
         }
-        if self.since_step < WINDOW && !self.held_back.is_empty() {
+        if self.since_step < WINDOW && !self.throttled.is_empty() {
             return None;
         }
-        if self.is_passed(rates) {
+        if self.is_bypassed(rates) {
             return self.give_up(&missed, LatencyMiss::PastCaps);
         }
         let spared: BTreeSet<&str> = missed.iter().map(|(name, ..)| *name).collect();
-        if self.hold_back(sample, rates, params, &spared, worst) {
+        if self.throttle(sample, rates, params, &spared, worst) {
             return None;
         }
-        if self.before.is_some_and(|before| worst > HELPS * before) {
+        if self.before.is_some_and(|before| worst > HELPFUL_FACTOR * before) {
             return self.give_up(&missed, LatencyMiss::NoHelp);
         }
-        told(&missed, LatencyMiss::AtFloor)
+        latency_missed(&missed, LatencyMiss::AtFloor)
     }
 
     /// Whether all slowed-down tenants that do I/O exceed their caps.
-    fn is_passed(&self, rates: &BTreeMap<String, Rate>) -> bool {
-        let used = |(name, held_back): (&String, &HeldBack)| {
+    fn is_bypassed(&self, rates: &BTreeMap<String, Rate>) -> bool {
+        let used = |(name, throttled): (&String, &Throttled)| {
             let does = rates.get(name).filter(|does| does.ops > 0.0)?;
-            Some(held_back.did.times(held_back.part).used(*does))
+            Some(throttled.rate_before.scaled(throttled.fraction).utilisation(*does))
         };
-        let mut used = self.held_back.iter().filter_map(used).peekable();
-        used.peek().is_some() && used.all(|used| used > PASSES)
+        let mut used = self.throttled.iter().filter_map(used).peekable();
+        used.peek().is_some() && used.all(|used| used > BYPASS_FACTOR)
     }
 
     /// Lifts all caps for a while.
     fn give_up(&mut self, missed: &[(&str, f64, f64)], why: LatencyMiss) -> Option<Reason> {
         *self = Self { paused: Some((PAUSE, why)), ..Self::default() };
-        told(missed, why)
+        latency_missed(missed, why)
     }
 
     /// Slows down all others that do I/O by one step. Returns whether any of them was above its minimum.
-    fn hold_back(
+    fn throttle(
         &mut self,
         sample: &Sample,
         rates: &BTreeMap<String, Rate>,
@@ -139,15 +140,15 @@ impl Promises {
     ) -> bool {
         let mut is_step = false;
         for name in sample.tenants.keys().filter(|name| !spared.contains(name.as_str())) {
-            let Some(did) = rates.get(name).copied().filter(|does| does.ops > 0.0) else { continue };
+            let Some(rate_before) = rates.get(name).copied().filter(|does| does.ops > 0.0) else { continue };
             let share = params.parts.get(name).copied().unwrap_or(0.0);
-            let did = Limit::of(did, sample.largest);
-            let floor = (FLOOR * share).max(did.least());
-            let new = || HeldBack { did, part: 1.0, floor, missed_at: 1.0 };
-            let held_back = self.held_back.entry(name.clone()).or_insert_with(new);
-            is_step |= held_back.part > held_back.floor;
-            held_back.missed_at = held_back.part;
-            held_back.part = (held_back.part * (1.0 / worst).clamp(STEP.0, STEP.1)).max(held_back.floor);
+            let rate_before = Limit::for_rate(rate_before, sample.largest);
+            let floor = (FLOOR * share).max(rate_before.min_fraction());
+            let new = || Throttled { rate_before, fraction: 1.0, floor, missed_at: 1.0 };
+            let throttled = self.throttled.entry(name.clone()).or_insert_with(new);
+            is_step |= throttled.fraction > throttled.floor;
+            throttled.missed_at = throttled.fraction;
+            throttled.fraction = (throttled.fraction * (1.0 / worst).clamp(STEP.0, STEP.1)).max(throttled.floor);
         }
         if is_step {
             self.since_step = 0.0;
@@ -158,19 +159,21 @@ impl Promises {
 
     /// Lets the others recover by one step.
     fn recover(&mut self, worst: f64, sample: &Sample, rates: &BTreeMap<String, Rate>) {
-        if worst >= CALM || self.since_step < WINDOW {
+        if worst >= CALM_FACTOR || self.since_step < WINDOW {
             return;
         }
         self.since_step = 0.0;
-        for held_back in self.held_back.values_mut() {
-            let (low, high) = (NEAR.0 * held_back.missed_at, NEAR.1 * held_back.missed_at);
-            let is_near = held_back.part * RECOVER > low && held_back.part < high;
-            held_back.part *= if is_near { PROBE } else { RECOVER };
+        for throttled in self.throttled.values_mut() {
+            let (low, high) = (NEAR.0 * throttled.missed_at, NEAR.1 * throttled.missed_at);
+            let is_near = throttled.fraction * RECOVER > low && throttled.fraction < high;
+            throttled.fraction *= if is_near { PROBE } else { RECOVER };
         }
         let does = |name: &str| rates.get(name).copied().unwrap_or_default();
         let waits = |name: &str| sample.tenants.get(name).is_some_and(|tenant| tenant.waiting >= WAITS);
-        self.held_back.retain(|name, held_back| held_back.did.times(held_back.part).holds(does(name), waits(name)));
-        if self.held_back.is_empty() {
+        self.throttled.retain(|name, throttled| {
+            throttled.rate_before.scaled(throttled.fraction).may_restrict(does(name), waits(name))
+        });
+        if self.throttled.is_empty() {
             self.before = None;
         }
     }
@@ -182,7 +185,7 @@ pub(super) fn missed<'a>(sample: &Sample, params: &'a Params) -> Vec<(&'a str, f
 }
 
 /// The reason for the first tenant whose promise is missed.
-pub(super) fn told(missed: &[(&str, f64, f64)], why: LatencyMiss) -> Option<Reason> {
+pub(super) fn latency_missed(missed: &[(&str, f64, f64)], why: LatencyMiss) -> Option<Reason> {
     let (tenant, found, promised) = *missed.first()?;
     Some(Reason::LatencyMissed { tenant: tenant.to_owned(), found, promised, why })
 }

@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use super::{LATE_NS, Params, Reason, Sample, Standing, Step, Usage, other_writer, part_of, weights_of};
+use super::{LATE_NS, Params, Reason, Sample, Standing, Step, Usage, fraction_of, other_writer, weights_of};
 
 /// Length of a period, ns.
 const PERIOD_NS: u64 = 5_000_000_000;
@@ -104,7 +104,7 @@ pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
 fn standings(usages: &BTreeMap<String, Usage>, params: &Params) -> BTreeMap<String, Standing> {
     let all: f64 = usages.values().map(|usage| usage.total()).sum();
     let standing = |(name, usage): (&String, &Usage)| {
-        let (achieved, journal) = (part_of(usage.total(), all), part_of(usage.journal, all));
+        let (achieved, journal) = (fraction_of(usage.total(), all), fraction_of(usage.journal, all));
         let target = params.parts.get(name).copied().unwrap_or(0.0);
         (name.clone(), Standing { target, achieved, journal, contends: true, infeasible: journal > target })
     };

@@ -23,7 +23,7 @@ pub struct Counters {
     /// Bytes that it read and wrote there.
     pub moved_bytes: u64,
     /// Bytes that its journal thread read and wrote; 0 without a journal thread.
-    pub of_journal: u64,
+    pub journal_bytes: u64,
     /// Whether its journal thread has a cgroup of its own.
     pub has_journal: bool,
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::lasting::Lasting;
+use super::hysteresis::Hysteresis;
 
 /// How long a journal counts as shared after two tenants last appeared in it within the same step.
 const SHARED_FOR: Duration = Duration::from_secs(60);
@@ -14,7 +14,7 @@ const SHARED_FOR: Duration = Duration::from_secs(60);
 /// Remembers when a journal was last shared.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sharing {
-    shared: Lasting,
+    shared: Hysteresis,
 }
 
 impl Sharing {
@@ -22,9 +22,9 @@ impl Sharing {
     /// ([`super::usage::share_a_journal`]), and returns whether tenants may be capped.
     pub fn allows_caps(&mut self, at_ns: u64, is_shared: bool) -> bool {
         if is_shared {
-            self.shared.see(at_ns);
+            self.shared.observe(at_ns);
         }
-        !self.shared.is_within(at_ns, SHARED_FOR)
+        !self.shared.is_active(at_ns, SHARED_FOR)
     }
 }
 

@@ -8,60 +8,60 @@
 use std::ops::RangeInclusive;
 
 /// The thread's fraction of the weight before anything was measured.
-pub const JOURNAL_AT_FIRST: f64 = 0.1;
+pub const INITIAL_JOURNAL_FRACTION: f64 = 0.1;
 /// The smallest weight that can be split: 1 each.
-pub const LEAST_SPLIT: u32 = 2;
+pub const MIN_SPLIT_WEIGHT: u32 = 2;
 
 /// Decay of past I/O per step: averages cover about the last 15 s.
-const KEPT: f64 = 0.93;
+const DECAY: f64 = 0.93;
 /// Range of the thread's fraction of its container's weight. Neither starves, whatever the other one does.
-const JOURNAL_PART: RangeInclusive<f64> = 0.05..=0.9;
+const FRACTION_RANGE: RangeInclusive<f64> = 0.05..=0.9;
 /// Smaller changes of the fraction leave the weights alone.
-const PART_BAND: f64 = 0.05;
+const FRACTION_DEAD_BAND: f64 = 0.05;
 
 /// Recent I/O of a container and its journal thread, as decaying sums of bytes per second, and the thread's fraction of
 /// the weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct JournalPart {
+pub struct JournalSplit {
     journal: f64,
     both: f64,
-    set: f64,
+    written: f64,
 }
 
-impl JournalPart {
+impl JournalSplit {
     /// Records a step's I/O of the thread, and of thread and container together, bytes per second.
-    pub fn saw(&mut self, journal: f64, both: f64) {
-        self.journal = KEPT * self.journal + journal;
-        self.both = KEPT * self.both + both;
+    pub fn record(&mut self, journal: f64, both: f64) {
+        self.journal = DECAY * self.journal + journal;
+        self.both = DECAY * self.both + both;
     }
 
     /// The combined weight to write: the controller's new weight (`changes`), or the one that was `found` if only its
     /// split is out of date; `None` to leave the weights. Weights that another program sets (`is_ours` is false) are
     /// not split again. The caller is assumed to write the result, split by [`Self::fraction`].
-    pub fn write(&mut self, changes: Option<u32>, found: u32, is_ours: bool) -> Option<u32> {
-        let is_far = (self.wanted() - self.set).abs() > PART_BAND;
-        let is_split_again = is_ours && found >= LEAST_SPLIT && is_far;
+    pub fn weight_to_write(&mut self, changes: Option<u32>, found: u32, is_ours: bool) -> Option<u32> {
+        let is_far = (self.wanted() - self.written).abs() > FRACTION_DEAD_BAND;
+        let is_split_again = is_ours && found >= MIN_SPLIT_WEIGHT && is_far;
         let weight = changes.or(is_split_again.then_some(found));
         if weight.is_some() {
-            self.set = self.wanted();
+            self.written = self.wanted();
         }
         weight
     }
 
     /// The thread's fraction of the weight, as last written.
     #[must_use]
-    pub fn part(&self) -> f64 {
-        self.set
+    pub fn fraction(&self) -> f64 {
+        self.written
     }
 
     fn wanted(&self) -> f64 {
-        let part = if self.both > 0.0 { self.journal / self.both } else { 0.0 };
-        part.clamp(*JOURNAL_PART.start(), *JOURNAL_PART.end())
+        let fraction = if self.both > 0.0 { self.journal / self.both } else { 0.0 };
+        fraction.clamp(*FRACTION_RANGE.start(), *FRACTION_RANGE.end())
     }
 }
 
 /// Splits a weight into the container's and the thread's; `journal` is the thread's fraction. Both are at least 1, and
-/// add up to the weight if that is at least [`LEAST_SPLIT`].
+/// add up to the weight if that is at least [`MIN_SPLIT_WEIGHT`].
 #[must_use]
 pub fn split(weight: u32, journal: f64) -> (u32, u32) {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of an u32")]
@@ -83,14 +83,14 @@ mod tests {
 
     #[test]
     fn the_split_follows_the_io_within_fifteen_seconds() {
-        let mut part = JournalPart::default();
-        (0..60).for_each(|_| part.saw(0.0, 100.0));
-        assert_eq!((part.write(Some(100), 100, true), part.part()), (Some(100), 0.05));
-        (0..15).for_each(|_| part.saw(100.0, 100.0));
-        assert_eq!(part.write(None, 100, true), Some(100));
-        assert!((0.6..0.75).contains(&part.part()), "{part:?}");
-        (0..60).for_each(|_| part.saw(100.0, 100.0));
-        assert_eq!((part.write(None, 100, true), part.part()), (Some(100), 0.9));
+        let mut split = JournalSplit::default();
+        (0..60).for_each(|_| split.record(0.0, 100.0));
+        assert_eq!((split.weight_to_write(Some(100), 100, true), split.fraction()), (Some(100), 0.05));
+        (0..15).for_each(|_| split.record(100.0, 100.0));
+        assert_eq!(split.weight_to_write(None, 100, true), Some(100));
+        assert!((0.6..0.75).contains(&split.fraction()), "{split:?}");
+        (0..60).for_each(|_| split.record(100.0, 100.0));
+        assert_eq!((split.weight_to_write(None, 100, true), split.fraction()), (Some(100), 0.9));
     }
 
     #[test]
@@ -101,13 +101,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_weights_sum_to_the_weight_and_neither_is_zero(weight in prop_oneof![0..20u32, any::<u32>()], part in 0.0..=1.0f64) {
-            let (own, journal) = split(weight, part);
+        fn both_weights_sum_to_the_weight_and_neither_is_zero(weight in prop_oneof![0..20u32, any::<u32>()], fraction in 0.0..=1.0f64) {
+            let (own, journal) = split(weight, fraction);
             prop_assert!(own >= 1 && journal >= 1);
-            if weight >= LEAST_SPLIT {
+            if weight >= MIN_SPLIT_WEIGHT {
                 prop_assert_eq!(own.checked_add(journal), Some(weight));
                 // Rounded, but never to 0.
-                prop_assert!((f64::from(journal) - part * f64::from(weight)).abs() <= 1.0, "{own} and {journal}");
+                prop_assert!((f64::from(journal) - fraction * f64::from(weight)).abs() <= 1.0, "{own} and {journal}");
             }
         }
 
@@ -116,34 +116,34 @@ mod tests {
         fn the_split_stays_in_its_range_and_changes_for_a_reason(
             course in prop::collection::vec((rates(), prop::option::weighted(0.2, 1u32..10_000), 0u32..200, any::<bool>()), 1..80)
         ) {
-            let mut part = JournalPart::default();
+            let mut split = JournalSplit::default();
             for ((journal, both), changes, found, is_ours) in course {
-                part.saw(journal, both);
-                let before = part;
-                let written = part.write(changes, found, is_ours);
+                split.record(journal, both);
+                let before = split;
+                let written = split.weight_to_write(changes, found, is_ours);
                 match (changes, written) {
                     (Some(weight), _) => prop_assert_eq!(written, Some(weight), "the controller's word"),
                     (None, Some(weight)) => {
                         prop_assert!(is_ours && found >= 2 && weight == found, "{weight} of {found}, ours: {is_ours}");
-                        prop_assert!((part.part() - before.part()).abs() > 0.05, "{before:?} became {part:?}");
+                        prop_assert!((split.fraction() - before.fraction()).abs() > 0.05, "{before:?} became {split:?}");
                     }
-                    (None, None) => prop_assert_eq!(part, before, "nothing is written, and the part was moved"),
+                    (None, None) => prop_assert_eq!(split, before, "nothing is written, and the split was changed"),
                 }
-                prop_assert!(written.is_none() || (0.05..=0.9).contains(&part.part()), "{part:?}");
-                let mut again = part;
-                prop_assert_eq!(again.write(None, found, true).and(written), None, "it was written just now");
+                prop_assert!(written.is_none() || (0.05..=0.9).contains(&split.fraction()), "{split:?}");
+                let mut again = split;
+                prop_assert_eq!(again.weight_to_write(None, found, true).and(written), None, "it was written just now");
             }
         }
 
         #[test]
         fn constant_io_is_written_once((journal, both) in rates(), found in 2u32..1000) {
-            let mut part = JournalPart::default();
+            let mut split = JournalSplit::default();
             let written = (0..200).filter_map(|_| {
-                part.saw(journal, both);
-                part.write(None, found, true)
+                split.record(journal, both);
+                split.weight_to_write(None, found, true)
             });
-            prop_assert!(written.count() <= 1, "{part:?}");
-            prop_assert!(both == 0.0 || (part.part() - (journal / both).clamp(0.05, 0.9)).abs() <= 0.0501, "{part:?}");
+            prop_assert!(written.count() <= 1, "{split:?}");
+            prop_assert!(both == 0.0 || (split.fraction() - (journal / both).clamp(0.05, 0.9)).abs() <= 0.0501, "{split:?}");
         }
     }
 }

@@ -6,11 +6,11 @@
 //! tenant calls fsync all the time, the tunables are as before the hold, and caps enforce the shares.
 //!
 //! Such loads pause now and then, and a BFQ that turned strict in each pause would delay the next fsyncs. So it is
-//! relaxed at once, and strict again only after [`SYNCED_FOR`] without such a load.
+//! relaxed at once, and strict again only after [`RELAXED_FOR`] without such a load.
 
 use std::time::Duration;
 
-use super::lasting::Lasting;
+use super::hysteresis::Hysteresis;
 
 /// Tunables with which BFQ enforces shares of tenants that wait for each of their requests. By default it serves
 /// another queue in the pause between two requests (`bfq_inject_limit`, since 5.2), so that two such readers get the
@@ -21,9 +21,9 @@ use super::lasting::Lasting;
 pub const STRICT: [(&str, &str); 3] = [("strict_guarantees", "1"), ("low_latency", "0"), ("slice_idle", "20")];
 
 /// Calls of fsync per second from which on a tenant counts as one that does nothing else.
-const SYNCS: f64 = 5.0;
+const FSYNC_RATE: f64 = 5.0;
 /// How long BFQ stays relaxed after the last second with that many.
-const SYNCED_FOR: Duration = Duration::from_secs(60);
+const RELAXED_FOR: Duration = Duration::from_secs(60);
 
 /// A tunable's value in [`STRICT`]; `None` for one that is not in it.
 #[must_use]
@@ -34,23 +34,23 @@ pub fn strict_value(tunable: &str) -> Option<&'static str> {
 /// Decides whether BFQ is strict, and remembers what was last set.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Strictness {
-    synced: Lasting,
+    synced: Hysteresis,
     /// `None` while unknown: at the daemon's start either kind may be set.
     is_strict: Option<bool>,
 }
 
 impl Strictness {
     /// Records each tenant's rate of fsync calls, per second.
-    pub fn saw(&mut self, at_ns: u64, rates: impl IntoIterator<Item = f64>) {
-        if rates.into_iter().any(|rate| rate >= SYNCS) {
-            self.synced.see(at_ns);
+    pub fn record(&mut self, at_ns: u64, rates: impl IntoIterator<Item = f64>) {
+        if rates.into_iter().any(|rate| rate >= FSYNC_RATE) {
+            self.synced.observe(at_ns);
         }
     }
 
     /// The tunables to set now: strict ones (`true`) or those from before the hold; `None` to leave them. The caller is
     /// assumed to set them.
     pub fn change(&mut self, at_ns: u64) -> Option<bool> {
-        let is_strict = !self.synced.is_within(at_ns, SYNCED_FOR);
+        let is_strict = !self.synced.is_active(at_ns, RELAXED_FOR);
         (self.is_strict.replace(is_strict) != Some(is_strict)).then_some(is_strict)
     }
 }
@@ -61,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    const SYNCED_FOR_NS: u64 = 60_000_000_000;
+    const RELAXED_FOR_NS: u64 = 60_000_000_000;
 
     /// Steps of up to 30 s each, with two tenants' rates of fsync calls: many, few, or none.
     fn courses() -> impl Strategy<Value = Vec<(u64, [f64; 2])>> {
@@ -74,7 +74,7 @@ mod tests {
     fn the_first_step_sets_unknown_tunables() {
         assert_eq!(Strictness::default().change(0), Some(true));
         let mut synced = Strictness::default();
-        synced.saw(0, [5.0]);
+        synced.record(0, [5.0]);
         assert_eq!((synced.change(0), synced.change(1)), (Some(false), None));
     }
 
@@ -93,7 +93,7 @@ mod tests {
             let (mut in_force, mut synced_ns, mut relaxed_ns) = (None, None, None::<u64>);
             for (step_ns, rates) in course {
                 at_ns += step_ns;
-                strictness.saw(at_ns, rates);
+                strictness.record(at_ns, rates);
                 if rates.iter().any(|rate| *rate >= 5.0) {
                     synced_ns = Some(at_ns);
                 }
@@ -101,13 +101,13 @@ mod tests {
                 prop_assert!(change.is_none() || change != in_force, "what is in force was set again");
                 prop_assert_eq!(strictness.change(at_ns), None, "one step changes it once");
                 if change == Some(true) && let Some(relaxed_ns) = relaxed_ns {
-                    prop_assert!(at_ns - relaxed_ns > SYNCED_FOR_NS, "flapped after {} ns", at_ns - relaxed_ns);
+                    prop_assert!(at_ns - relaxed_ns > RELAXED_FOR_NS, "flapped after {} ns", at_ns - relaxed_ns);
                 }
                 if change == Some(false) {
                     relaxed_ns = Some(at_ns);
                 }
                 in_force = change.or(in_force);
-                let is_calm = synced_ns.is_none_or(|synced_ns| at_ns - synced_ns > SYNCED_FOR_NS);
+                let is_calm = synced_ns.is_none_or(|synced_ns| at_ns - synced_ns > RELAXED_FOR_NS);
                 prop_assert_eq!(in_force, Some(is_calm), "{} ns, synced at {:?}", at_ns, synced_ns);
             }
         }
@@ -118,7 +118,7 @@ mod tests {
         ) {
             let (mut strictness, mut in_force) = (Strictness::default(), None);
             for (at_ns, rate) in course {
-                strictness.saw(at_ns, [rate]);
+                strictness.record(at_ns, [rate]);
                 let change = strictness.change(at_ns);
                 prop_assert!(change.is_none() || change != in_force);
                 in_force = change.or(in_force);

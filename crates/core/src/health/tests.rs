@@ -35,16 +35,16 @@ fn ids(findings: &[Finding]) -> Vec<&str> {
 #[test]
 fn a_pool_is_nearly_full_from_its_threshold_on() {
     let space = |free| Space::new(Bytes(100 * GIB), Bytes(free), Bytes(4096));
-    assert_eq!(of_space(&files(), &space(10 * GIB)), []);
-    let found = of_space(&files(), &space(10 * GIB - 1));
+    assert_eq!(pool_findings(&files(), &space(10 * GIB)), []);
+    let found = pool_findings(&files(), &space(10 * GIB - 1));
     assert_eq!(ids(&found), ["pool_nearly_full"]);
     assert_eq!((&*found[0].object, found[0].evidence.contains("of 100 GiB are free")), ("pool p", true));
     // A thick pool's free space is used by new volumes only.
     let thick = pool(PoolSource::Lvm { vg: "vg".to_owned(), thin_pool: None, device: None });
-    assert_eq!(of_space(&thick, &space(0)), []);
+    assert_eq!(pool_findings(&thick, &space(0)), []);
     let of_thin = |data, metadata| {
         let space = Space { data_pct: Some(data), metadata_pct: Some(metadata), ..space(GIB) };
-        of_space(&thin(), &space)
+        pool_findings(&thin(), &space)
     };
     assert_eq!(of_thin(79.9, 79.9), []);
     assert_eq!(ids(&of_thin(80.0, 10.0)), ["pool_nearly_full"]);
@@ -55,7 +55,7 @@ fn a_pool_is_nearly_full_from_its_threshold_on() {
 fn a_problem_reported_by_lvm_is_critical() {
     let space =
         Space { health: "needs_check".to_owned(), is_partial: true, ..Space::new(Bytes(GIB), Bytes(GIB), Bytes(4096)) };
-    let found = of_space(&thin(), &space);
+    let found = pool_findings(&thin(), &space);
     assert_eq!(ids(&found), ["physical_volume_missing", "pool_unhealthy"]);
     assert!(found[1].evidence.contains("vg/thin: needs_check"), "{found:?}");
     assert!(found.iter().all(|finding| finding.severity == crate::finding::Severity::Critical));
@@ -63,10 +63,10 @@ fn a_problem_reported_by_lvm_is_critical() {
 
 #[test]
 fn a_volume_without_facts_has_no_findings() {
-    assert_eq!(of_volume(&volume(), &VolumeFacts::default()), []);
+    assert_eq!(volume_findings(&volume(), &VolumeFacts::default()), []);
     let fine = Backing::Served { has_server: true, lost_base: None, unprepared: Bytes(0) };
     let facts = VolumeFacts { backing: Some(&fine), accounting: Some(&Accounting::NotMounted), ..Default::default() };
-    assert_eq!(of_volume(&volume(), &facts), []);
+    assert_eq!(volume_findings(&volume(), &facts), []);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_copy_has_findings_while_it_depends_on_layers() {
     let of = |volume: &Volume, n, backing: Option<&Backing>| {
         let layers = layers(n);
         let facts = VolumeFacts { backing, layers: Some(&layers), ..Default::default() };
-        of_volume(volume, &facts)
+        volume_findings(volume, &facts)
     };
     assert_eq!(of(&volume(), 0, None), []);
     assert_eq!(ids(&of(&volume(), 1, None)), ["full_provision_lost"]);
@@ -88,7 +88,8 @@ fn a_copy_has_findings_while_it_depends_on_layers() {
 
 #[test]
 fn a_device_has_findings_about_what_it_lacks() {
-    let of = |backing: &Backing| of_volume(&volume(), &VolumeFacts { backing: Some(backing), ..Default::default() });
+    let of =
+        |backing: &Backing| volume_findings(&volume(), &VolumeFacts { backing: Some(backing), ..Default::default() });
     assert_eq!(of(&Backing::LogicalVolume), []);
     let by_choice = of(&Backing::Loop { direct_io: true, no_ublk: None });
     assert_eq!(ids(&by_choice), ["served_by_loop"]);
@@ -108,9 +109,9 @@ fn mappings_and_uncharged_journals_are_findings() {
         accounting: Some(&accounting),
         ..Default::default()
     };
-    let found = of_volume(&volume(), &facts);
+    let found = volume_findings(&volume(), &facts);
     assert_eq!(ids(&found), ["volume_mapped", "journal_not_charged", "journal_small_after_growth"]);
-    assert_eq!(found[0], of_mapping(&volume().reference()));
+    assert_eq!(found[0], mapping_finding(&volume().reference()));
     assert!(found.iter().all(|finding| finding.object == "volume p/v"), "{found:?}");
 }
 
@@ -118,7 +119,7 @@ fn mappings_and_uncharged_journals_are_findings() {
 fn an_unfinished_import_cannot_be_resumed() {
     let volume = "p/r".parse().unwrap();
     let unfinished =
-        |content| of_unfinished(Unfinished { volume: &volume, content, received: Bytes(0), size: Bytes(GIB) });
+        |content| unfinished_finding(Unfinished { volume: &volume, content, received: Bytes(0), size: Bytes(GIB) });
     let received = unfinished(Uuid::from_u128(7));
     assert_eq!((received.id.word(), &*received.object), ("receive_unfinished", "volume p/r"));
     assert!(
@@ -134,7 +135,7 @@ fn a_condition_of_all_tenants_is_a_finding_of_the_host() {
         Tenant { name: "db".parse().unwrap(), share: Share::DEFAULT, limits: vec![], volumes: vec![], removing: true };
     let refused = Fault::new(Code::Unsupported, "cgroup /", "a realtime process is below it").hint("move that");
     let of = |has_weight_files, has_cpu, cpu_refused| {
-        let found = of_tenant(&tenant, &TenantFacts { has_weight_files, has_cpu, cpu_refused });
+        let found = tenant_findings(&tenant, &TenantFacts { has_weight_files, has_cpu, cpu_refused });
         found.into_iter().map(|finding| (finding.id.word().to_owned(), finding.object)).collect::<Vec<_>>()
     };
     let pair = |id: &str, object: &str| (id.to_owned(), object.to_owned());

@@ -55,7 +55,7 @@ impl JournalBytes {
         Kind::ALL.iter().map(|kind| self.of(*kind)).sum()
     }
 
-    pub(super) fn at(&mut self, kind: Kind) -> &mut u64 {
+    pub(super) fn get_mut(&mut self, kind: Kind) -> &mut u64 {
         match kind {
             Kind::Commit => &mut self.commit_bytes,
             Kind::Ordered => &mut self.ordered_bytes,
@@ -66,7 +66,7 @@ impl JournalBytes {
 
     fn since(mut self, before: &Self) -> Self {
         for kind in Kind::ALL {
-            *self.at(kind) = self.of(kind).saturating_sub(before.of(kind));
+            *self.get_mut(kind) = self.of(kind).saturating_sub(before.of(kind));
         }
         self
     }
@@ -76,7 +76,7 @@ impl JournalBytes {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct FileSystemShare {
-    /// The file system's device, as in [`FileSystemView`].
+    /// The file system's device, as in the list of file systems.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub device: String,
     /// Journal bytes that it caused there.
@@ -103,7 +103,7 @@ pub struct DeviceShare {
     #[serde(default)]
     pub written_bytes: u64,
     /// Device time that its weight entitled it to among the containers active at the same time, accumulated 5 times a
-    /// second; `None` if its weight cannot be read, or none applies (root cgroup).
+    /// second; `null` if its weight cannot be read, or none applies (root cgroup).
     pub target_seconds: Option<f64>,
     /// Its fraction of the device time of all containers (0 to 1).
     pub achieved_share: f64,
@@ -140,7 +140,7 @@ impl ContainerView {
         let mut total = JournalBytes::default();
         for share in &self.journal {
             for kind in Kind::ALL {
-                *total.at(kind) += share.journal.of(kind);
+                *total.get_mut(kind) += share.journal.of(kind);
             }
         }
         total
@@ -169,7 +169,7 @@ impl ContainerView {
         &mut self.journal[at]
     }
 
-    fn did_something(&self) -> bool {
+    fn was_active(&self) -> bool {
         self.read_bytes + self.written_bytes + self.journal_total().total() + self.fsync.count() > 0
     }
 }
@@ -180,7 +180,7 @@ impl ContainerView {
 pub struct FileSystemView {
     /// Name of its device, for example `dm-3`.
     pub device: String,
-    /// Where it is mounted; `None` when it is not mounted in the daemon's mount namespace.
+    /// Its mount point; `null` if it is not mounted in the daemon's mount namespace.
     pub mount_point: Option<String>,
     /// Names of the physical devices below it.
     pub disks: Vec<String>,
@@ -215,7 +215,7 @@ pub struct DeviceTime {
 pub struct BlameView {
     /// The waiting container.
     pub victim: Identity,
-    /// The container that it waited for, possibly itself; `None` for time without a known cause.
+    /// The container that it waited for, possibly itself; `null` for time without a known cause.
     pub culprit: Option<Identity>,
     /// The time, seconds.
     pub seconds: f64,
@@ -223,7 +223,7 @@ pub struct BlameView {
 
 impl BlameView {
     /// The key of the pair.
-    fn pair(&self) -> ((ContainerKind, &str), Option<(ContainerKind, &str)>) {
+    fn key(&self) -> ((ContainerKind, &str), Option<(ContainerKind, &str)>) {
         (self.victim.key(), self.culprit.as_ref().map(Identity::key))
     }
 }
@@ -298,12 +298,12 @@ impl Activity {
                 device.target_seconds = device.target_seconds.map(|target| (target - before).max(0.0));
             }
             view.devices.retain(|device| {
-                let did_something = device.seconds > 0.0 || device.read_bytes + device.written_bytes > 0;
-                did_something || device.target_seconds > Some(0.0)
+                let was_active = device.seconds > 0.0 || device.read_bytes + device.written_bytes > 0;
+                was_active || device.target_seconds > Some(0.0)
             });
         }
-        work_out_shares(&mut new.containers);
-        new.containers.retain(ContainerView::did_something);
+        compute_shares(&mut new.containers);
+        new.containers.retain(ContainerView::was_active);
         let old = by_key(&before.file_systems, |view| view.device.as_str());
         for view in &mut new.file_systems {
             let Some(old) = old.get(view.device.as_str()) else { continue };
@@ -318,9 +318,9 @@ impl Activity {
             view.metadata_seconds -= old.metadata_seconds;
             view.flush_seconds -= old.flush_seconds;
         }
-        let old = by_key(&before.blame, BlameView::pair);
+        let old = by_key(&before.blame, BlameView::key);
         for view in &mut new.blame {
-            let seconds = old.get(&view.pair()).map_or(0.0, |old| old.seconds);
+            let seconds = old.get(&view.key()).map_or(0.0, |old| old.seconds);
             view.seconds -= seconds;
         }
         // Smaller values are rounding errors.
@@ -338,7 +338,7 @@ pub fn top_culprit<'a>(blame: &'a [BlameView], victim: &Identity) -> Option<(&'a
 }
 
 /// Computes the shares of each device, as fractions of its time for all of these containers.
-pub(super) fn work_out_shares(containers: &mut [ContainerView]) {
+pub(super) fn compute_shares(containers: &mut [ContainerView]) {
     let mut sums: HashMap<String, f64> = HashMap::new();
     for device in containers.iter().flat_map(|view| &view.devices) {
         *sums.entry(device.device.clone()).or_default() += device.seconds;

@@ -42,7 +42,7 @@ pub type Causers = BTreeMap<(Option<CgroupId>, Cause), u64>;
 
 /// A commit or log write, with its bytes by owner.
 #[derive(Clone, Debug)]
-struct Content {
+struct JournalWrite {
     start_ns: u64,
     end_ns: u64,
     /// `None` for a log write.
@@ -80,7 +80,7 @@ struct Busy {
 #[derive(Clone, Debug, Default)]
 pub struct Causes {
     /// By file system, ordered by their end: a journal has one commit at a time.
-    commits: HashMap<DevNo, VecDeque<Content>>,
+    commits: HashMap<DevNo, VecDeque<JournalWrite>>,
     n_commits: usize,
     intervals: VecDeque<Interval>,
     /// Bytes written to a device since its last flush.
@@ -105,13 +105,13 @@ impl Causes {
     /// Adds a commit and its charges.
     pub fn commit(&mut self, commit: Commit, bytes: Causers) {
         let Commit { dev, start_ns, end_ns, .. } = commit;
-        self.remember(dev, Content { start_ns, end_ns, commit: Some(commit), bytes });
+        self.push(dev, JournalWrite { start_ns, end_ns, commit: Some(commit), bytes });
     }
 
     /// Adds a log write and its charges. It prolongs the waits during which it is submitted.
     pub fn log_write(&mut self, write: &LogWrite, bytes: Causers) {
         let (start_ns, end_ns) = (write.at_ns, write.at_ns.saturating_add(1));
-        self.remember(write.dev, Content { start_ns, end_ns, commit: None, bytes });
+        self.push(write.dev, JournalWrite { start_ns, end_ns, commit: None, bytes });
     }
 
     /// Adds the service of devices since the last poll.
@@ -127,7 +127,7 @@ impl Causes {
                     *flushes_ns.entry(key.dev).or_default() += service.busy_ns;
                     continue;
                 }
-                ServiceClass::Meta if is_nobodys(key.cgroup) => (Served::Journals, Cause::Journal),
+                ServiceClass::Meta if is_written_for_others(key.cgroup) => (Served::Journals, Cause::Journal),
                 ServiceClass::Meta => (Served::Cgroup(key.cgroup), Cause::Journal),
                 ServiceClass::Data => {
                     *of_device.data_bytes.entry(key.cgroup).or_default() += service.written_bytes;
@@ -152,23 +152,23 @@ impl Causes {
         }
         self.intervals.push_back(Interval { start_ns, end_ns, busy });
         self.spread_back();
-        self.forget_before(end_ns.saturating_sub(MEMORY_NS));
+        self.evict_before(end_ns.saturating_sub(MEMORY_NS));
     }
 
     /// The causes of a wait. `disks` are the physical devices of the file system, `neighbours` the file systems that
     /// share one of them (including itself).
     #[must_use]
-    pub fn of(&self, sync: &Sync, disks: &[DevNo], neighbours: &[DevNo]) -> Blame {
+    pub fn blame(&self, sync: &Sync, disks: &[DevNo], neighbours: &[DevNo]) -> Blame {
         let wait_ns = sync.end_ns.saturating_sub(sync.start_ns);
         let mut bytes = Causers::new();
         self.waited_for(sync).for_each(|(_, carried)| add(&mut bytes, carried));
-        let written = self.written(sync, neighbours);
+        let journal_owners = self.journal_owners(sync, neighbours);
         let (mut busy, mut data_bytes) = (Causers::new(), Parts::new());
         // The overlapping intervals come last.
         let overlapping = self.intervals.iter().rev().skip_while(|interval| interval.start_ns >= sync.end_ns);
         for interval in overlapping.take_while(|interval| interval.end_ns > sync.start_ns) {
             let overlap_ns = interval.end_ns.min(sync.end_ns) - interval.start_ns.max(sync.start_ns);
-            add(&mut busy, &device_time(interval, disks, &written, overlap_ns));
+            add(&mut busy, &device_time(interval, disks, &journal_owners, overlap_ns));
             for of_device in disks.iter().filter_map(|disk| interval.busy.get(disk)) {
                 add(&mut data_bytes, &of_device.data_bytes);
             }
@@ -176,7 +176,7 @@ impl Causes {
         let device_ns = busy.values().sum::<u64>().min(wait_ns);
         let rest_ns = wait_ns - device_ns;
         let mut causes = pro_rata(device_ns, &busy);
-        tell_ordered(&mut causes, &data_bytes, &bytes);
+        split_ordered(&mut causes, &data_bytes, &bytes);
         add(&mut causes, &pro_rata_or(rest_ns, &bytes, (None, Cause::Unexplained)));
         let is_explained = bytes.values().any(|bytes| *bytes > 0);
         Blame { causes, device_ns, commit_ns: if is_explained { rest_ns } else { 0 }, bytes }
@@ -188,11 +188,11 @@ impl Causes {
         self.waited_for(sync).map(|(commit, _)| commit)
     }
 
-    fn remember(&mut self, dev: DevNo, content: Content) {
+    fn push(&mut self, dev: DevNo, content: JournalWrite) {
         self.commits.entry(dev).or_default().push_back(content);
         self.n_commits += 1;
         if self.n_commits > MAX_COMMITS {
-            let end_ns = |commits: &VecDeque<Content>| commits.front().map(|content| content.end_ns);
+            let end_ns = |commits: &VecDeque<JournalWrite>| commits.front().map(|content| content.end_ns);
             let oldest = self.commits.iter().min_by_key(|(_, commits)| end_ns(commits)).map(|(dev, _)| *dev);
             if let Some(commits) = oldest.and_then(|dev| self.commits.get_mut(&dev)) {
                 commits.pop_front();
@@ -203,14 +203,15 @@ impl Causes {
     }
 
     fn waited_for(&self, sync: &Sync) -> impl Iterator<Item = (&Commit, &Causers)> {
-        let commits =
-            self.during(sync, sync.dev).filter_map(|content| Some((content.commit.as_ref()?, &content.bytes)));
+        let commits = self
+            .journal_writes_during(sync, sync.dev)
+            .filter_map(|content| Some((content.commit.as_ref()?, &content.bytes)));
         // Transaction numbers wrap around.
         commits.filter(|(commit, _)| sync.tid.wrapping_sub(commit.tid) <= u32::MAX / 2)
     }
 
     /// A file system's commits and log writes during a wait.
-    fn during(&self, sync: &Sync, dev: DevNo) -> impl Iterator<Item = &Content> {
+    fn journal_writes_during(&self, sync: &Sync, dev: DevNo) -> impl Iterator<Item = &JournalWrite> {
         let end_ns = sync.end_ns;
         let commits = self.commits.get(&dev).into_iter().flat_map(move |commits| {
             let first = commits.partition_point(|content| content.end_ns <= sync.start_ns);
@@ -220,17 +221,17 @@ impl Causes {
     }
 
     /// Owners of the blocks that were written to the journals of these file systems during a wait, in bytes.
-    fn written(&self, sync: &Sync, devs: &[DevNo]) -> Parts {
-        let mut written = Parts::new();
-        for content in devs.iter().flat_map(|dev| self.during(sync, *dev)) {
+    fn journal_owners(&self, sync: &Sync, devs: &[DevNo]) -> Parts {
+        let mut journal_owners = Parts::new();
+        for content in devs.iter().flat_map(|dev| self.journal_writes_during(sync, *dev)) {
             for ((owner, _), bytes) in content.bytes.iter().filter(|((_, cause), _)| *cause == Cause::Journal) {
-                *written.entry(*owner).or_default() += bytes;
+                *journal_owners.entry(*owner).or_default() += bytes;
             }
         }
-        written
+        journal_owners
     }
 
-    fn forget_before(&mut self, horizon_ns: u64) {
+    fn evict_before(&mut self, horizon_ns: u64) {
         while self.intervals.front().is_some_and(|interval| interval.end_ns < horizon_ns) {
             self.intervals.pop_front();
         }
@@ -280,13 +281,13 @@ impl Busy {
 
 /// Device time of an interval by cgroup and cause, at most its overlap with the wait: a device that was busy for part
 /// of an interval is assumed to have been busy during the wait.
-fn device_time(interval: &Interval, disks: &[DevNo], written: &Parts, overlap_ns: u64) -> Causers {
+fn device_time(interval: &Interval, disks: &[DevNo], journal_owners: &Parts, overlap_ns: u64) -> Causers {
     let mut busy = Causers::new();
     for of_device in disks.iter().filter_map(|disk| interval.busy.get(disk)) {
         for (&(served, cause), &ns) in &of_device.served_ns {
             let owners = match served {
                 Served::Cgroup(owner) => Parts::from([(owner, ns)]),
-                Served::Journals => pro_rata_or(ns, written, None),
+                Served::Journals => pro_rata_or(ns, journal_owners, None),
             };
             for (owner, ns) in owners {
                 *busy.entry((owner, cause)).or_default() += ns;
@@ -297,7 +298,7 @@ fn device_time(interval: &Interval, disks: &[DevNo], written: &Parts, overlap_ns
 }
 
 /// Device time for a cgroup's file data was for the commit in proportion to the data that the commit wrote.
-fn tell_ordered(causes: &mut Causers, data_bytes: &Parts, in_commits: &Causers) {
+fn split_ordered(causes: &mut Causers, data_bytes: &Parts, in_commits: &Causers) {
     for (&(owner, _), &ordered) in in_commits.iter().filter(|((_, cause), _)| *cause == Cause::Ordered) {
         let Some(queue_ns) = causes.get(&(owner, Cause::Queue)).copied() else { continue };
         let data = data_bytes.get(&owner).copied().unwrap_or(0);
@@ -317,7 +318,7 @@ fn part(total: u64, part: u64, whole: u64) -> u64 {
 }
 
 /// Whether metadata of this cgroup is written for others, by a journal thread in the root cgroup.
-fn is_nobodys(cgroup: Option<CgroupId>) -> bool {
+fn is_written_for_others(cgroup: Option<CgroupId>) -> bool {
     cgroup.is_none_or(|cgroup| cgroup == ROOT)
 }
 
@@ -387,7 +388,7 @@ mod tests {
         let mut causes = Causes::default();
         causes.commit(commit(FS, 100, 190), blocks(&[(Some(A), 4096)]));
         causes.interval(0, 200 * MS, &[busy(Some(A), Data, 20), busy(Some(B), Data, 160)]);
-        let blame = causes.of(&sync(100, 190), &[DISK], &[FS]);
+        let blame = causes.blame(&sync(100, 190), &[DISK], &[FS]);
         assert_eq!(culprits(&blame), of(&[(Some(A), 10 * MS), (Some(B), 80 * MS)]));
         assert_eq!((blame.device_ns, blame.commit_ns), (90 * MS, 0));
     }
@@ -398,7 +399,7 @@ mod tests {
         causes.commit(commit(FS, 0, 50), blocks(&[(Some(A), 1)]));
         causes.commit(commit(OTHER_FS, 0, 50), blocks(&[(Some(B), 3)]));
         causes.interval(0, 100 * MS, &[busy(Some(ROOT), Meta, 80)]);
-        let blame = causes.of(&sync(0, 80), &[DISK], &[FS, OTHER_FS]);
+        let blame = causes.blame(&sync(0, 80), &[DISK], &[FS, OTHER_FS]);
         assert_eq!(culprits(&blame), of(&[(Some(A), 20 * MS), (Some(B), 60 * MS)]));
     }
 
@@ -420,7 +421,7 @@ mod tests {
         causes.log_write(&write, blocks(&[(Some(B), 3)]));
         causes.log_write(&LogWrite { at_ns: 80 * MS, ..write }, blocks(&[(Some(B), 30)]));
         causes.interval(0, 100 * MS, &[busy(Some(ROOT), Meta, 80)]);
-        let blame = causes.of(&sync(0, 80), &[DISK], &[FS, OTHER_FS]);
+        let blame = causes.blame(&sync(0, 80), &[DISK], &[FS, OTHER_FS]);
         assert_eq!(culprits(&blame), of(&[(Some(A), 20 * MS), (Some(B), 60 * MS)]));
         assert_eq!(causes.commits_of(&Sync { dev: OTHER_FS, ..sync(0, 80) }).count(), 0);
     }
@@ -431,7 +432,10 @@ mod tests {
         causes.commit(commit(FS, 0, 100), blocks(&[(Some(A), 1)]));
         let served = [busy(Some(A), Data, 10), busy(Some(B), Data, 30), busy(None, Flush, 60)];
         causes.interval(0, 100 * MS, &served);
-        assert_eq!(culprits(&causes.of(&sync(0, 100), &[DISK], &[FS])), of(&[(Some(A), 25 * MS), (Some(B), 75 * MS)]));
+        assert_eq!(
+            culprits(&causes.blame(&sync(0, 100), &[DISK], &[FS])),
+            of(&[(Some(A), 25 * MS), (Some(B), 75 * MS)])
+        );
     }
 
     #[test]
@@ -442,10 +446,10 @@ mod tests {
         causes.interval(200 * MS, 300 * MS, &[]);
         // It took from 120 to 380 ms; 40 ms in between were A's.
         causes.interval(300 * MS, 400 * MS, &[busy(Some(B), Data, 260)]);
-        let blame = causes.of(&sync(100, 200), &[DISK], &[FS]);
+        let blame = causes.blame(&sync(100, 200), &[DISK], &[FS]);
         assert_eq!(culprits(&blame), of(&[(Some(A), 40 * MS), (Some(B), 60 * MS)]));
-        assert_eq!(causes.of(&sync(0, 100), &[DISK], &[FS]).device_ns, 0);
-        assert_eq!(culprits(&causes.of(&sync(200, 300), &[DISK], &[FS])), of(&[(Some(B), 100 * MS)]));
+        assert_eq!(causes.blame(&sync(0, 100), &[DISK], &[FS]).device_ns, 0);
+        assert_eq!(culprits(&causes.blame(&sync(200, 300), &[DISK], &[FS])), of(&[(Some(B), 100 * MS)]));
     }
 
     #[test]
@@ -453,7 +457,7 @@ mod tests {
         let mut causes = Causes::default();
         causes.commit(commit(FS, 0, 100), blocks(&[(Some(A), 1), (Some(B), 9)]));
         causes.interval(0, 200 * MS, &[busy(Some(B), Data, 20)]);
-        let blame = causes.of(&sync(0, 100), &[DISK], &[FS]);
+        let blame = causes.blame(&sync(0, 100), &[DISK], &[FS]);
         assert_eq!(culprits(&blame), of(&[(Some(A), 8 * MS), (Some(B), 92 * MS)]));
         assert_eq!((blame.device_ns, blame.commit_ns), (20 * MS, 80 * MS));
     }
@@ -465,8 +469,8 @@ mod tests {
         causes.commit(commit(FS, 200, 300), blocks(&[(Some(B), 9)]));
         let (key, service) = busy(Some(B), Data, 50);
         causes.interval(0, 50 * MS, &[(ServiceKey { dev: DevNo::new(9, 9), ..key }, service)]);
-        assert_eq!(culprits(&causes.of(&sync(0, 100), &[DISK], &[FS])), of(&[(None, 100 * MS)]));
-        assert_eq!(culprits(&causes.of(&sync(0, 0), &[DISK], &[FS])), Parts::new());
+        assert_eq!(culprits(&causes.blame(&sync(0, 100), &[DISK], &[FS])), of(&[(None, 100 * MS)]));
+        assert_eq!(culprits(&causes.blame(&sync(0, 0), &[DISK], &[FS])), Parts::new());
     }
 
     #[test]
@@ -503,7 +507,7 @@ mod tests {
         let sync = Sync { tid: 0, ..sync(10, 100) };
         let tids: Vec<_> = causes.commits_of(&sync).map(|commit| commit.tid).collect();
         assert_eq!(tids, [u32::MAX, 0]);
-        let blame = causes.of(&sync, &[DISK], &[FS]);
+        let blame = causes.blame(&sync, &[DISK], &[FS]);
         assert_eq!(culprits(&blame), of(&[(Some(A), 45 * MS), (Some(B), 45 * MS)]));
         assert_eq!(blame.bytes, blocks(&[(Some(A), 1), (Some(B), 1)]));
     }
@@ -517,7 +521,7 @@ mod tests {
         // 40 bytes of B's data were written in the time, 10 of them for the commit.
         let served = [busy(Some(B), Data, 40), busy(Some(ROOT), Meta, 10), busy(None, Flush, 20)];
         causes.interval(0, 100 * MS, &served);
-        let blame = causes.of(&sync(0, 100), &[DISK], &[FS]);
+        let blame = causes.blame(&sync(0, 100), &[DISK], &[FS]);
         let expected = [
             ((Some(A), Cause::Journal), 10 + 20),
             ((Some(A), Cause::Flush), 4),
@@ -551,7 +555,7 @@ mod tests {
                 causes.interval(start_ns, start_ns + 200 * MS, &[busy(owner, [Data, Meta, Flush][class], ms)]);
             }
             let sync = Sync { tid, ..sync(start_ms, start_ms + wait_ms) };
-            let blame = causes.of(&sync, &[DISK], &[FS]);
+            let blame = causes.blame(&sync, &[DISK], &[FS]);
             prop_assert_eq!(blame.causes.values().sum::<u64>(), wait_ms * MS);
             prop_assert!(blame.device_ns + blame.commit_ns <= wait_ms * MS);
         }

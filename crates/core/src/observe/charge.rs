@@ -39,7 +39,7 @@ const UNITS: u64 = 5040;
 /// Fixed blocks of every commit: a descriptor and the commit block.
 const FIXED_BLOCKS: u64 = 2;
 /// Number of commits whose waiters are remembered (at least `SHARE_SINCE_MAX` of `record.h`).
-const MAX_WANTED: usize = 16;
+const MAX_WAITER_SETS: usize = 16;
 /// Maximum number of transactions of a journal whose owners are remembered individually until they are checkpointed.
 const MAX_UNCHECKPOINTED: usize = 1024;
 
@@ -70,11 +70,11 @@ pub fn pro_rata<K: Ord + Copy>(total: u64, parts: &BTreeMap<K, u64>) -> BTreeMap
     split.into_iter().map(|(owner, whole, _)| (owner, whole)).filter(|(_, whole)| *whole > 0).collect()
 }
 
-/// [`pro_rata`]; `nobody` gets all of it if there are no parts.
+/// [`pro_rata`]; `default` gets all of it if there are no parts.
 #[must_use]
-pub fn pro_rata_or<K: Ord + Copy>(total: u64, parts: &BTreeMap<K, u64>, nobody: K) -> BTreeMap<K, u64> {
+pub fn pro_rata_or<K: Ord + Copy>(total: u64, parts: &BTreeMap<K, u64>, default: K) -> BTreeMap<K, u64> {
     let split = pro_rata(total, parts);
-    if split.is_empty() && total > 0 { BTreeMap::from([(nobody, total)]) } else { split }
+    if split.is_empty() && total > 0 { BTreeMap::from([(default, total)]) } else { split }
 }
 
 /// The owners of a transaction's blocks and bytes.
@@ -98,7 +98,7 @@ pub struct Journal {
     /// Blocks dirtied in committed transactions that are not checkpointed, oldest first.
     uncheckpointed: VecDeque<(Tid, Parts)>,
     /// The waiters of the last commits, oldest first.
-    wanted: VecDeque<(Tid, Waiters)>,
+    waiters: VecDeque<(Tid, Waiters)>,
     /// Bytes of its superblock that are not charged yet.
     superblock_bytes: u64,
 }
@@ -118,9 +118,9 @@ impl Journal {
     /// Charges a commit. `seen_whole` is false if its transaction began before the observation: then it may have blocks
     /// of unknown owners, and the remainder has no owner.
     pub fn commit(&mut self, commit: &Commit, parts: Transaction, waiters: Waiters, seen_whole: bool) -> Vec<Charge> {
-        if self.wanted.back().is_some_and(|(last, _)| !is_after(commit.tid, *last)) {
+        if self.waiters.back().is_some_and(|(last, _)| !is_after(commit.tid, *last)) {
             // There is another file system on the device, with a new journal.
-            self.forget_uncheckpointed();
+            self.clear_uncheckpointed();
         }
         let mut charges = Vec::new();
         let superblock = std::mem::take(&mut self.superblock_bytes);
@@ -129,9 +129,9 @@ impl Journal {
         for (cgroup, bytes) in split(commit, superblock, &units, &waiters, seen_whole) {
             charges.push(Charge { cgroup, kind: Kind::Commit, bytes });
         }
-        self.wanted.push_back((commit.tid, waiters));
-        if self.wanted.len() > MAX_WANTED {
-            self.wanted.pop_front();
+        self.waiters.push_back((commit.tid, waiters));
+        if self.waiters.len() > MAX_WAITER_SETS {
+            self.waiters.pop_front();
         }
         let mut ordered = parts.ordered_bytes;
         let known: u64 = ordered.values().sum();
@@ -149,9 +149,9 @@ impl Journal {
     }
 
     /// Drops all transactions that are not checkpointed, because their checkpoints were not observed.
-    pub fn forget_uncheckpointed(&mut self) {
+    pub fn clear_uncheckpointed(&mut self) {
         self.uncheckpointed.clear();
-        self.wanted.clear();
+        self.waiters.clear();
     }
 
     /// Charges the waiters of commits since a block was last logged for their part in logging it again.
@@ -159,7 +159,7 @@ impl Journal {
         let (mut given, mut taken) = (Parts::new(), Parts::new());
         for (&since, blocks) in again_blocks {
             // Transaction numbers wrap around.
-            let between = self.wanted.iter().filter(|(other, _)| other.wrapping_sub(since) < tid.wrapping_sub(since));
+            let between = self.waiters.iter().filter(|(other, _)| other.wrapping_sub(since) < tid.wrapping_sub(since));
             let waiters: Waiters = between.flat_map(|(_, waiters)| waiters).copied().collect();
             let n_waiters = waiters.len() as u64;
             for (&owner, &blocks) in blocks {
@@ -173,11 +173,11 @@ impl Journal {
                 }
             }
         }
-        hand_over(units, &given, &taken);
+        move_units(units, &given, &taken);
     }
 
     /// Drops a transaction that is checkpointed.
-    pub fn dropped(&mut self, tid: Tid) {
+    pub fn drop_transaction(&mut self, tid: Tid) {
         self.uncheckpointed.retain(|(other, _)| *other != tid);
     }
 
@@ -223,13 +223,13 @@ fn owned_units(parts: &Transaction) -> Parts {
         |parts: &Parts, by: u64| parts.iter().map(|(&owner, &part)| (owner, part.saturating_mul(by))).collect();
     let mut units = scaled(&parts.dirtied_blocks, UNITS);
     let sixths = |parts| scaled(parts, UNITS / 6);
-    hand_over(&mut units, &sixths(&parts.ceded_sixths), &sixths(&parts.joined_sixths));
+    move_units(&mut units, &sixths(&parts.ceded_sixths), &sixths(&parts.joined_sixths));
     units
 }
 
 /// Moves units from givers, as far as they have them, to takers, in proportion. Both sums are equal unless counts were
 /// lost.
-fn hand_over(units: &mut Parts, given: &Parts, taken: &Parts) {
+fn move_units(units: &mut Parts, given: &Parts, taken: &Parts) {
     let mut moved = 0;
     for (owner, &part) in given {
         if let Some(mine) = units.get_mut(owner) {
@@ -426,9 +426,9 @@ mod tests {
         journal.commit(&Commit { tid: u32::MAX, ..commit(8192, 0) }, parts(1, 1), wanted_by(&[A]), true);
         journal.commit(&Commit { tid: 0, ..commit(8192, 0) }, parts(0, 2), wanted_by(&[A]), true);
         assert_eq!(paid(&journal.checkpoint(4096), Kind::Checkpoint), [(A, 1024), (B, 3072)]);
-        journal.dropped(u32::MAX);
+        journal.drop_transaction(u32::MAX);
         assert_eq!(paid(&journal.checkpoint(4096), Kind::Checkpoint), [(B, 4096)]);
-        journal.dropped(0);
+        journal.drop_transaction(0);
         assert_eq!(paid(&journal.checkpoint(4096), Kind::Checkpoint), [(None, 4096)]);
     }
 

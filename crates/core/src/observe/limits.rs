@@ -17,7 +17,7 @@ pub fn finding(id: FindingId, evidence: impl std::fmt::Display) -> Finding {
 /// The finding that there is no observation.
 #[must_use]
 pub fn not_observed(fault: Fault) -> Finding {
-    Finding::of_fault(FindingId::NotObserved, fault)
+    Finding::from_fault(FindingId::NotObserved, fault)
 }
 
 /// Events lost since the sums began.
@@ -48,7 +48,7 @@ impl LossView {
             (self.counts, "counts (journal)"),
             (self.requests, "requests (device time)"),
             (self.unseen_commits, "commits"),
-            (self.owners, "owners of what others wrote"),
+            (self.owners, "owners of dirtied blocks"),
         ];
         let lost: Vec<String> =
             lost.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();

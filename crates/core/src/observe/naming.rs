@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::Totals;
-use super::activity::{Activity, BlameView, ContainerView, DeviceTime, FileSystemView, JournalBytes, work_out_shares};
+use super::activity::{Activity, BlameView, ContainerView, DeviceTime, FileSystemView, JournalBytes, compute_shares};
 use super::histogram::Histogram;
 use super::limits;
 use super::record::{CgroupId, ServiceClass};
@@ -88,12 +88,12 @@ pub fn activity(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>, na
         let facts = names.file_system(dev);
         let device = facts.device.clone();
         let view = file_system(&mut file_systems, facts);
-        *view.journal.at(kind) += bytes;
+        *view.journal.get_mut(kind) += bytes;
         let Some(owner) = owner else {
-            *view.unattributed.at(kind) += bytes;
+            *view.unattributed.get_mut(kind) += bytes;
             continue;
         };
-        container(names.cgroup(owner), &mut |view| *view.file_system(&device).journal.at(kind) += bytes);
+        container(names.cgroup(owner), &mut |view| *view.file_system(&device).journal.get_mut(kind) += bytes);
     }
     for (&(writer, dev), bytes) in &totals.native_bytes {
         let device = names.file_system(dev).device;
@@ -121,7 +121,7 @@ pub fn activity(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>, na
         container(names.cgroup(cgroup), &mut |view| view.fsync.merge(histogram));
     }
     let mut containers: Vec<ContainerView> = containers.into_values().collect();
-    work_out_shares(&mut containers);
+    compute_shares(&mut containers);
     Activity {
         observed_seconds: 0.0,
         losses: limits::losses(totals),

@@ -108,7 +108,7 @@ impl Observer {
         let gone: Vec<DevNo> = self.journals.keys().filter(|dev| !disks.contains_key(dev)).copied().collect();
         for dev in gone {
             if let Some(charge) = self.journals.remove(&dev).and_then(|mut journal| journal.close()) {
-                self.pay(dev, &[charge]);
+                self.add_charges(dev, &[charge]);
             }
             self.last_tids.remove(&dev);
         }
@@ -158,10 +158,10 @@ impl Observer {
     /// * An fsync is blamed on the device's service and on concurrent commits, so fsyncs come after both.
     /// * A transaction is given up only if its commit is not in this batch, either.
     fn step_until(&mut self, batch: Batch, horizon_ns: u64) -> Vec<ShareKey> {
-        let mut owners = Owners::of(&batch.shares);
+        let mut owners = OpenShares::from_shares(&batch.shares);
         self.recent.extend(batch.records);
         // Including fsyncs that are not due: they may have waited for a commit that is.
-        let fsyncs = Fsyncs::among(&self.recent);
+        let fsyncs = Fsyncs::from_records(&self.recent);
         let due = self.take_due(horizon_ns);
 
         self.count_writes(&batch.writes, |kind| kind != WriteKind::Checkpoint);
@@ -187,7 +187,7 @@ impl Observer {
     }
 
     /// Charges commits and log writes to the cgroups that caused them. Returns the finished transactions.
-    fn charge_journals(&mut self, due: &[Record], owners: &mut Owners, fsyncs: &Fsyncs) -> BTreeSet<(DevNo, Tid)> {
+    fn charge_journals(&mut self, due: &[Record], owners: &mut OpenShares, fsyncs: &Fsyncs) -> BTreeSet<(DevNo, Tid)> {
         let mut ended = BTreeSet::new();
         for record in due {
             match record {
@@ -207,7 +207,7 @@ impl Observer {
     fn drop_transactions(&mut self, due: &[Record]) {
         for record in due {
             if let Record::Dropped { dev, tid } = record {
-                self.journals.entry(*dev).or_default().dropped(*tid);
+                self.journals.entry(*dev).or_default().drop_transaction(*tid);
             }
         }
     }
@@ -246,25 +246,25 @@ impl Observer {
     }
 
     /// The tracer has evicted the sums of these cgroups, which restart at 0.
-    pub fn forgotten(&mut self, gone: &HashSet<CgroupId>) {
+    pub fn sums_evicted(&mut self, gone: &HashSet<CgroupId>) {
         let is_kept = |cgroup: Option<CgroupId>| cgroup.is_none_or(|cgroup| !gone.contains(&cgroup));
         self.writes.retain(|key, _| is_kept(key.cgroup));
         self.services.retain(|key, _| is_kept(key.cgroup));
     }
 
     /// The tracer was loaded, so that its sums are 0.
-    pub fn loaded(&mut self) {
+    pub fn tracer_loaded(&mut self) {
         self.writes.clear();
         self.services.clear();
     }
 
     /// The tracer starts (ns, monotonic), after a time without observation.
-    pub fn begin(&mut self, now_ns: u64) {
+    pub fn observation_started(&mut self, now_ns: u64) {
         self.began_ns = now_ns;
         self.last_ns = None;
         self.overdue_since.clear();
         for journal in self.journals.values_mut() {
-            journal.forget_uncheckpointed();
+            journal.clear_uncheckpointed();
         }
         for log in self.logs.values_mut() {
             *log = Log::default();
@@ -287,7 +287,7 @@ impl Observer {
         let seen_whole = commit.begin_ns >= self.began_ns;
         let carried = carried(commit, &transaction, &waiters, seen_whole);
         let charges = self.journals.entry(commit.dev).or_default().commit(commit, transaction, waiters, seen_whole);
-        self.pay(commit.dev, &charges);
+        self.add_charges(commit.dev, &charges);
         let mut bytes: Causers = carried.into_iter().map(|(owner, bytes)| ((owner, Cause::Journal), bytes)).collect();
         for charge in charges.into_iter().filter(|charge| charge.kind == Kind::Ordered) {
             *bytes.entry((charge.cgroup, Cause::Ordered)).or_default() += charge.bytes;
@@ -312,7 +312,7 @@ impl Observer {
             log.close(key.1, logged.remove(key).unwrap_or_default(), write);
         }
         let charges = log.write(write);
-        self.pay(write.dev, &charges);
+        self.add_charges(write.dev, &charges);
         let bytes = charges.iter().map(|charge| ((charge.cgroup, Cause::Journal), charge.bytes));
         self.causes.log_write(write, bytes.collect());
         *self.totals.commits.entry(write.dev).or_default() += u64::try_from(closed.len()).unwrap_or(u64::MAX);
@@ -326,7 +326,7 @@ impl Observer {
             Some((disks, neighbours)) => (disks, neighbours),
             None => (&[], std::slice::from_ref(&sync.dev)),
         };
-        let blame = self.causes.of(sync, disks, neighbours);
+        let blame = self.causes.blame(sync, disks, neighbours);
         for (&(culprit, _), ns) in &blame.causes {
             *self.totals.blame_ns.entry((sync.cgroup, culprit)).or_default() += ns;
         }
@@ -361,7 +361,7 @@ impl Observer {
                     None => self.journals.entry(key.dev).or_default().checkpoint(bytes),
                 },
             };
-            self.pay(key.dev, &charges);
+            self.add_charges(key.dev, &charges);
         }
     }
 
@@ -377,14 +377,14 @@ impl Observer {
             *self.totals.device_ns.entry((key.dev, key.class)).or_default() += new.busy_ns;
             done.push((*key, new));
         }
-        self.targets(&done);
+        self.add_targets(&done);
         if let Some(last_ns) = self.last_ns.replace(now_ns) {
             self.causes.interval(last_ns, now_ns, &done);
         }
     }
 
     /// Splits each device's busy time since the last poll among the cgroups that it served, by their weights.
-    fn targets(&mut self, done: &[(ServiceKey, Service)]) {
+    fn add_targets(&mut self, done: &[(ServiceKey, Service)]) {
         let mut of_device: BTreeMap<DevNo, (u64, BTreeSet<CgroupId>)> = BTreeMap::new();
         for (key, new) in done {
             let Some(cgroup) = key.cgroup else { continue };
@@ -399,7 +399,7 @@ impl Observer {
         }
     }
 
-    fn pay(&mut self, dev: DevNo, charges: &[Charge]) {
+    fn add_charges(&mut self, dev: DevNo, charges: &[Charge]) {
         for charge in charges {
             *self.totals.journal_bytes.entry((charge.cgroup, dev, charge.kind)).or_default() += charge.bytes;
         }
@@ -425,15 +425,15 @@ impl Observer {
 
 /// Shares of unfinished transactions, by owner.
 #[derive(Default)]
-struct Owners {
+struct OpenShares {
     /// Transactions of journals.
     open: HashMap<(DevNo, Tid), Transaction>,
     /// Checkpoints of logs, in bytes.
     logged: HashMap<(DevNo, Tid), Parts>,
 }
 
-impl Owners {
-    fn of(shares: &[(ShareKey, u64)]) -> Self {
+impl OpenShares {
+    fn from_shares(shares: &[(ShareKey, u64)]) -> Self {
         let mut owners = Self::default();
         for (key, amount) in shares.iter().filter(|(_, amount)| *amount > 0) {
             let number = (key.dev, key.tid);
@@ -458,7 +458,7 @@ impl Owners {
 struct Fsyncs(HashMap<(DevNo, Tid), Vec<Sync>>);
 
 impl Fsyncs {
-    fn among(records: &VecDeque<Record>) -> Self {
+    fn from_records(records: &VecDeque<Record>) -> Self {
         let mut by_transaction: HashMap<_, Vec<Sync>> = HashMap::new();
         for record in records {
             if let Record::Sync(sync) = record {

@@ -18,20 +18,20 @@ type Charges = BTreeMap<Option<CgroupId>, u64>;
 fn parse(trace: &str) -> (u64, Vec<Batch>) {
     let mut lines = trace.lines();
     let bytes = lines.next().unwrap().rsplit(' ').next().unwrap().parse().unwrap();
-    let mut looks: Vec<Batch> = Vec::new();
+    let mut batches: Vec<Batch> = Vec::new();
     for line in lines {
         let words: Vec<&str> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<u64>().unwrap();
         let tid = |at: usize| u32::try_from(number(at)).unwrap();
         let cgroup = |at: usize| (number(at) != 0).then_some(CgroupId(number(at)));
         if words[0] == "look" {
-            looks.push(Batch { now_ns: number(1), ..Batch::default() });
+            batches.push(Batch { now_ns: number(1), ..Batch::default() });
             continue;
         }
-        let look = looks.last_mut().unwrap();
+        let batch = batches.last_mut().unwrap();
         let dev: DevNo = words[1].parse().unwrap();
         match words[0] {
-            "commit" => look.records.push(Record::Commit(Commit {
+            "commit" => batch.records.push(Record::Commit(Commit {
                 dev,
                 tid: tid(2),
                 begin_ns: number(3),
@@ -45,14 +45,14 @@ fn parse(trace: &str) -> (u64, Vec<Batch>) {
                 writer: None,
                 block_bytes: tid(10),
             })),
-            "sync" => look.records.push(Record::Sync(Sync {
+            "sync" => batch.records.push(Record::Sync(Sync {
                 dev,
                 tid: tid(2),
                 start_ns: number(3),
                 end_ns: number(4),
                 cgroup: CgroupId(number(5)),
             })),
-            "dropped" => look.records.push(Record::Dropped { dev, tid: tid(2) }),
+            "dropped" => batch.records.push(Record::Dropped { dev, tid: tid(2) }),
             "share" => {
                 let kind = match words[3] {
                     "dirtied" => ShareKind::DirtiedBlocks,
@@ -61,7 +61,7 @@ fn parse(trace: &str) -> (u64, Vec<Batch>) {
                     "joined" => ShareKind::JoinedSixths,
                     other => panic!("{other}"),
                 };
-                look.shares.push((ShareKey { dev, tid: tid(2), kind, cgroup: cgroup(5) }, number(6)));
+                batch.shares.push((ShareKey { dev, tid: tid(2), kind, cgroup: cgroup(5) }, number(6)));
             }
             "write" => {
                 let kind = match words[2] {
@@ -69,22 +69,22 @@ fn parse(trace: &str) -> (u64, Vec<Batch>) {
                     "Checkpoint" => WriteKind::Checkpoint,
                     other => panic!("{other}"),
                 };
-                look.writes.push((WriteKey { dev, kind, cgroup: cgroup(3) }, number(4)));
+                batch.writes.push((WriteKey { dev, kind, cgroup: cgroup(3) }, number(4)));
             }
             other => panic!("{other}"),
         }
     }
-    (bytes, looks)
+    (bytes, batches)
 }
 
 /// The charges, and bytes that are not charged yet.
-fn replay(mut looks: Vec<Batch>) -> (Charges, u64) {
+fn replay(mut batches: Vec<Batch>) -> (Charges, u64) {
     let mut observer = Observer::default();
-    let devs = looks.iter().flat_map(|look| look.shares.iter().map(|(key, _)| (key.dev, Vec::new())));
+    let devs = batches.iter().flat_map(|batch| batch.shares.iter().map(|(key, _)| (key.dev, Vec::new())));
     observer.set_file_systems(devs.collect());
-    let last = looks.pop().unwrap();
-    for look in looks {
-        observer.step(look);
+    let last = batches.pop().unwrap();
+    for batch in batches {
+        observer.step(batch);
     }
     observer.finish(last);
     assert_eq!(observer.totals().unseen_commits, 0);
@@ -99,8 +99,8 @@ fn replay(mut looks: Vec<Batch>) -> (Charges, u64) {
 
 #[test]
 fn a_recorded_trace_is_charged_to_the_byte() {
-    let (bytes, looks) = parse(TRACE);
-    let (charges, pending) = replay(looks);
+    let (bytes, batches) = parse(TRACE);
+    let (charges, pending) = replay(batches);
     assert_eq!(charges.values().sum::<u64>() + pending, bytes);
     assert_eq!(charges.get(&None), None);
     // fsyncs, storm, seldom.
@@ -128,14 +128,14 @@ fn a_recorded_trace_is_charged_to_the_byte() {
 
 #[test]
 fn the_polling_interval_does_not_change_charges() {
-    let (_, looks) = parse(TRACE);
+    let (_, batches) = parse(TRACE);
     let (mut shares, mut writes) = (HashMap::new(), HashMap::new());
-    let mut all = Batch { now_ns: looks.last().unwrap().now_ns, ..Batch::default() };
-    for look in looks.clone() {
-        all.records.extend(look.records);
-        shares.extend(look.shares);
-        writes.extend(look.writes);
+    let mut all = Batch { now_ns: batches.last().unwrap().now_ns, ..Batch::default() };
+    for batch in batches.clone() {
+        all.records.extend(batch.records);
+        shares.extend(batch.shares);
+        writes.extend(batch.writes);
     }
     (all.shares, all.writes) = (shares.into_iter().collect(), writes.into_iter().collect());
-    assert_eq!(replay(vec![all]).0, replay(looks).0);
+    assert_eq!(replay(vec![all]).0, replay(batches).0);
 }

@@ -88,9 +88,9 @@ pub struct Longest<'a> {
     /// The waits, longest first.
     pub waits: Vec<&'a Wait>,
     /// Number of omitted waits, counted in whole slots of 10 s.
-    pub n_left_out: u64,
+    pub n_omitted: u64,
     /// The longest omitted wait (ns).
-    pub left_out_ns: u64,
+    pub longest_omitted_ns: u64,
 }
 
 /// The longest waits of the last minutes.
@@ -103,8 +103,8 @@ pub struct Waits {
 #[derive(Clone, Debug, Default)]
 struct Slot {
     waits: Vec<Wait>,
-    n_left_out: u64,
-    left_out_ns: u64,
+    n_omitted: u64,
+    longest_omitted_ns: u64,
 }
 
 impl Waits {
@@ -121,12 +121,12 @@ impl Waits {
             match slot.waits.get_mut(at) {
                 Some(shorter) => {
                     let shorter = std::mem::replace(shorter, wait);
-                    slot.leave_out(duration_ns(&shorter.sync));
+                    slot.omit(duration_ns(&shorter.sync));
                 }
                 None => slot.waits.push(wait),
             }
         } else {
-            slot.leave_out(duration_ns(sync));
+            slot.omit(duration_ns(sync));
         }
     }
 
@@ -139,8 +139,8 @@ impl Waits {
         let mut waits = Vec::new();
         for slot in self.slots.range(horizon_ns / SLOT_NS..).map(|(_, slot)| slot) {
             waits.extend(slot.waits.iter().filter(|wait| wait.sync.end_ns >= horizon_ns));
-            found.n_left_out += slot.n_left_out;
-            found.left_out_ns = found.left_out_ns.max(slot.left_out_ns);
+            found.n_omitted += slot.n_omitted;
+            found.longest_omitted_ns = found.longest_omitted_ns.max(slot.longest_omitted_ns);
         }
         // Of two equally long ones, the later one is first.
         waits.sort_by_key(|wait| std::cmp::Reverse((duration_ns(&wait.sync), wait.sync.end_ns)));
@@ -151,8 +151,8 @@ impl Waits {
                 *n_before += 1;
                 found.waits.push(wait);
             } else {
-                found.n_left_out += 1;
-                found.left_out_ns = found.left_out_ns.max(duration_ns(&wait.sync));
+                found.n_omitted += 1;
+                found.longest_omitted_ns = found.longest_omitted_ns.max(duration_ns(&wait.sync));
             }
         }
         found
@@ -176,9 +176,9 @@ impl Slot {
         }
     }
 
-    fn leave_out(&mut self, ns: u64) {
-        self.n_left_out += 1;
-        self.left_out_ns = self.left_out_ns.max(ns);
+    fn omit(&mut self, ns: u64) {
+        self.n_omitted += 1;
+        self.longest_omitted_ns = self.longest_omitted_ns.max(ns);
     }
 }
 
@@ -258,7 +258,7 @@ mod tests {
         }
         let found = waits.longest(1000 * SECOND, SECOND);
         assert_eq!(durations(&found), (936..1000).rev().collect::<Vec<_>>());
-        assert_eq!((found.n_left_out, found.left_out_ns), (936, 935));
+        assert_eq!((found.n_omitted, found.longest_omitted_ns), (936, 935));
     }
 
     #[test]
@@ -270,7 +270,7 @@ mod tests {
         record(&mut waits, sync(8, 600 * SECOND, 3));
         let found = waits.longest(750 * SECOND, MEMORY_NS);
         assert_eq!((found.waits.len(), found.waits[16].sync.cgroup), (17, CgroupId(8)));
-        assert_eq!((found.n_left_out, found.left_out_ns), (484, SECOND + 483));
+        assert_eq!((found.n_omitted, found.longest_omitted_ns), (484, SECOND + 483));
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
             }
             prop_assert!(waits.slots.len() <= 2 && waits.slots.values().all(|slot| slot.waits.len() <= MAX_WAITS));
             let found = waits.longest(20 * SECOND, MEMORY_NS);
-            prop_assert_eq!(found.waits.len() + usize::try_from(found.n_left_out).unwrap(), n_syncs);
+            prop_assert_eq!(found.waits.len() + usize::try_from(found.n_omitted).unwrap(), n_syncs);
             prop_assert!(durations(&found).is_sorted_by(|a, b| a >= b));
         }
     }

@@ -67,8 +67,8 @@ fn a_volume_that_is_as_it_was_costs_no_step() {
     }
     let name: Name = "b".parse().unwrap();
     let of_a_tenant = tenant::cgroups(&engine.tenant(&name).unwrap(), &["io.weight"], &Vec::new()).len()
-        + tenant::serve_first(&name).len()
-        + tenant::take_over(&name, &slices::payload(&name), &[]).len()
+        + tenant::prioritize_serving(&name).len()
+        + tenant::move_version_0_1_processes(&name, &slices::payload(&name), &[]).len()
         + 2;
     assert!(costs[1] <= costs[0] + of_a_tenant, "{costs:?}: it grows with the number of volumes");
     // A proof of what was is none of what is: each time that they are lost.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bulkhead_api::wire::{HoldView, StandingView};
 use bulkhead_core::action::Action;
 use bulkhead_core::control::actions::move_journal;
-use bulkhead_core::control::holding::{Holding, Turn};
+use bulkhead_core::control::holding::{HoldStep, Holding};
 use bulkhead_core::control::reading::{Counters, Reading};
 use bulkhead_core::control::{Reason, Standing};
 use bulkhead_core::devname::DevName;
@@ -92,12 +92,12 @@ impl Running {
                 waited: host.io_waited(cgroup).unwrap_or_default(),
                 operations: host.operations(cgroup, dev),
                 moved_bytes: host.moved_bytes(cgroup, dev),
-                of_journal: 0,
+                journal_bytes: 0,
                 has_journal: false,
             };
             if let Some(journal) = journal {
                 counters.weight += host.weight(&journal.cgroup, file, dev)?.unwrap_or(0);
-                counters.of_journal = host.moved_bytes(&journal.cgroup, dev);
+                counters.journal_bytes = host.moved_bytes(&journal.cgroup, dev);
                 counters.has_journal = true;
             }
             all.insert(name.clone(), counters);
@@ -116,7 +116,7 @@ impl Running {
 
     fn step(&mut self, engine: &Engine, seen: &Arc<Activity>, at_ns: u64) -> Result<(), Fault> {
         let reading = self.read(engine, seen, at_ns)?;
-        let Some(Turn { actions, step, weights, fsync_p99 }) = self.holding.step(reading) else { return Ok(()) };
+        let Some(HoldStep { actions, step, weights, fsync_p99 }) = self.holding.step(reading) else { return Ok(()) };
         // One whose cgroup went in between does not keep the others from theirs.
         for action in actions.into_iter().chain(self.due_journal_moves()) {
             match engine.executor.run_steps(vec![action], false) {
@@ -145,7 +145,7 @@ impl Running {
             Ok(_) => self.holding.lifted(),
             Err(fault) => tracing::error!(%device, %fault, "cannot lift the caps"),
         }
-        self.holding.forget();
+        self.holding.reset();
         self.outcome = Some(Outcome {
             reason: Err(fault),
             standings: BTreeMap::new(),

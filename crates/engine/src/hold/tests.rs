@@ -204,7 +204,10 @@ fn what_goes_away_meanwhile_does_no_harm() {
     holder.step(&engine, Err(Fault::new(Code::Unavailable, "observation", "gone")), 20 * SECOND);
     let view = &holder.views()[0];
     assert_eq!(
-        (view.state.as_str(), health::of_hold(&view.hold.device, &view.state, &view.reason).map(|found| found.object)),
+        (
+            view.state.as_str(),
+            health::hold_finding(&view.hold.device, &view.state, &view.reason).map(|found| found.object)
+        ),
         ("failed", Some("device sda".to_owned()))
     );
     steps(&mut holder, &engine, 21..23);

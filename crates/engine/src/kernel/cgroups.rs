@@ -96,7 +96,7 @@ impl Kernel {
                 let Some(dev) = block::devno_of_name(&self.roots, device.as_str()) else {
                     return Ok(Outcome::UNCHANGED);
                 };
-                match self.io_max(cgroup, dev)?.map(|before| before.as_far_as(*limit)) {
+                match self.io_max(cgroup, dev)?.map(|before| before.restricted_to(*limit)) {
                     Some(before) if before != *limit => {
                         self.write_cgroup(cgroup, "io.max", &format!("{dev} {limit}"))?;
                         Ok(Outcome { changed: true, old: Some(before.to_string()), ..Outcome::DONE })

@@ -116,7 +116,7 @@ mod tests {
         let mut steps: Vec<Action> = [slices::tenant(&tenant), slices::payload(&tenant), slices::journal(&tenant)]
             .map(|cgroup| Action::Cgroup(CgroupAction::CreateCgroup { cgroup }))
             .into();
-        steps.extend(tenant::serve_first(&tenant));
+        steps.extend(tenant::prioritize_serving(&tenant));
         let is_asked = |action: &&Action| match action {
             Action::Cgroup(CgroupAction::CreateCgroup { cgroup } | CgroupAction::EnableController { cgroup, .. }) => {
                 !steps.iter().any(|other| is_below(other, action, cgroup))

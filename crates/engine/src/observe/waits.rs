@@ -12,8 +12,8 @@ use bulkhead_core::units::seconds;
 pub(super) fn wait_list(longest: &Longest<'_>, now_ns: u64, names: &Names) -> WaitList {
     WaitList {
         waits: longest.waits.iter().map(|wait| wait_view(wait, now_ns, names)).collect(),
-        left_out: longest.n_left_out,
-        left_out_seconds: seconds(longest.left_out_ns),
+        left_out: longest.n_omitted,
+        left_out_seconds: seconds(longest.longest_omitted_ns),
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
             others: Part::default(),
             n_others: 0,
         };
-        let longest = Longest { waits: vec![&wait], n_left_out: 9, left_out_ns: 1_000_000 };
+        let longest = Longest { waits: vec![&wait], n_omitted: 9, longest_omitted_ns: 1_000_000 };
         let list = wait_list(&longest, 3_000_000_000, &names());
         assert_eq!((list.left_out, list.left_out_seconds), (9, 0.001));
         let view = &list.waits[0];

@@ -98,7 +98,7 @@ fn a_mapped_volume_is_an_operators_until_it_is_unmapped() {
         // The next daemon leaves it alone, and after a reboot there is nothing to be unmapped.
         let next = engine(&sim);
         assert!(next.problems().is_empty());
-        let mapped = health::of_mapping(&volume(name));
+        let mapped = health::mapping_finding(&volume(name));
         assert!(next.volume_inspect(&volume(name)).unwrap().findings.contains(&mapped));
         assert_eq!(next.findings(), [mapped]);
         next.volume_unmap(&volume(name), false).unwrap();

@@ -51,8 +51,14 @@ impl Device {
     /// Each tenant's fraction of the device: half, or what it wants, or its cap, or what the other one leaves.
     fn parts(&self) -> [f64; 2] {
         let allows = |n: usize, cap: Cap| {
-            let whole = |ops: f64| if self.slices && ops >= SLICES { SLICES * (ops / SLICES).floor() } else { ops };
-            let ops = cap.ops.map_or(1.0, |ops| whole(f64::from(ops)) * self.sizes[n] / OPS);
+            let rounded = |ops: f64| {
+                if self.slices && ops >= SLICES_PER_SECOND {
+                    SLICES_PER_SECOND * (ops / SLICES_PER_SECOND).floor()
+                } else {
+                    ops
+                }
+            };
+            let ops = cap.ops.map_or(1.0, |ops| rounded(f64::from(ops)) * self.sizes[n] / OPS);
             cap.bytes.map_or(ops, |bytes| ops.min(bytes as f64 / (OPS * SIZE)))
         };
         let wants = [0, 1].map(|n| self.caps[n].map_or(self.wants[n], |cap| self.wants[n].min(allows(n, cap))));
@@ -192,7 +198,7 @@ fn a_tenant_short_of_its_share_below_its_cap_gets_others_capped() {
     let waiting = ["b", "c"].map(|name| (name.to_owned(), 1.0)).into();
     for (cap, does, is_capped) in [(100.0, 70.0, true), (100.0, 90.0, false), (19.0, 9.0, false), (30.0, 12.0, true)] {
         let mut caps = Caps { share: [("b".to_owned(), Limit::Ops(cap))].into(), ..Caps::default() };
-        caps.hold_shares(&Recent {
+        caps.adjust_to_shares(&Recent {
             busy: 1.0,
             rates: &[("b".to_owned(), rate(does)), ("c".to_owned(), rate(300.0))].into(),
             standings: &standings,
@@ -201,7 +207,7 @@ fn a_tenant_short_of_its_share_below_its_cap_gets_others_capped() {
             is_ineffective: false,
             seconds: 0.0,
         });
-        assert_eq!(caps.of("c").is_some(), is_capped, "{does} of {cap}");
+        assert_eq!(caps.cap("c").is_some(), is_capped, "{does} of {cap}");
     }
 }
 
@@ -213,7 +219,7 @@ fn a_cap_that_is_not_reached_rises_before_it_is_lifted() {
     let standings = [("a".to_owned(), standing(0.7)), ("b".to_owned(), standing(0.3))].into();
     for (cap, waiting, is_lifted) in [(17.0, 1.0, false), (17.0, 0.0, true), (50.0, 1.0, true)] {
         let mut caps = Caps { share: [("b".to_owned(), Limit::Ops(cap))].into(), ..Caps::default() };
-        caps.hold_shares(&Recent {
+        caps.adjust_to_shares(&Recent {
             busy: 0.5,
             rates: &[("a".to_owned(), rate(700.0)), ("b".to_owned(), rate(10.0))].into(),
             standings: &standings,
@@ -222,7 +228,7 @@ fn a_cap_that_is_not_reached_rises_before_it_is_lifted() {
             is_ineffective: false,
             seconds: 1.0,
         });
-        assert_eq!(caps.of("b").is_none(), is_lifted, "{cap} with {waiting}");
+        assert_eq!(caps.cap("b").is_none(), is_lifted, "{cap} with {waiting}");
     }
 }
 

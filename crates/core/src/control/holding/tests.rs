@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::action::{CgroupAction, QueueAction};
 use crate::control::Reason;
-use crate::control::own_caps::limit;
+use crate::control::own_caps::limits_with_cap;
 use crate::control::reading::Counters;
 use crate::identity::identify;
 use crate::model::{HeldJournal, IoMax, Mode, RateLimit, Unit};
@@ -110,7 +110,7 @@ impl Host {
         self.at_ns += SECOND;
         let seconds = self.seconds;
         let counters = |name: &str| {
-            let of_journal = if name == "a" { self.journal_bytes.unwrap_or(0) * seconds } else { 0 };
+            let journal_bytes = if name == "a" { self.journal_bytes.unwrap_or(0) * seconds } else { 0 };
             let beside = if name == "a" { self.weights.get(BESIDE).copied().unwrap_or(0) } else { 0 };
             Counters {
                 weight: self.weights[name] + beside,
@@ -118,8 +118,8 @@ impl Host {
                 waited: Duration::from_secs(seconds),
                 operations: 100 * seconds,
                 moved_bytes: seconds << 20,
-                of_journal,
-                has_journal: of_journal > 0,
+                journal_bytes,
+                has_journal: journal_bytes > 0,
             }
         };
         Reading {
@@ -133,12 +133,12 @@ impl Host {
     }
 
     /// The next second, and its result.
-    fn turn(&mut self, holding: &mut Holding) -> Option<Turn> {
+    fn next(&mut self, holding: &mut Holding) -> Option<HoldStep> {
         let reading = self.read();
         self.carry_out(holding, reading)
     }
 
-    fn carry_out(&mut self, holding: &mut Holding, reading: Reading) -> Option<Turn> {
+    fn carry_out(&mut self, holding: &mut Holding, reading: Reading) -> Option<HoldStep> {
         let turn = holding.step(reading)?;
         for action in &turn.actions {
             match action.clone() {
@@ -179,14 +179,14 @@ fn limits() -> impl Strategy<Value = IoMax> {
 fn a_tenant_that_no_weight_restricts_is_capped_and_its_cap_survives_a_restart() {
     let hold = hold(IoMax { ops: RateLimit { read: Some(50), write: None }, ..unlimited() }, false);
     let (mut host, mut first) = (Host::new(&hold), Holding::new(hold.clone()));
-    assert_eq!(host.turn(&mut first), None, "sums say nothing alone");
-    (0..40).for_each(|_| drop(host.turn(&mut first)));
+    assert_eq!(host.next(&mut first), None, "sums say nothing alone");
+    (0..40).for_each(|_| drop(host.next(&mut first)));
     let cap = first.cap("b").unwrap();
-    assert_eq!((first.cap("a"), host.limits["b"]), (None, limit(hold.tenants[1].before(), Some(cap))));
+    assert_eq!((first.cap("a"), host.limits["b"]), (None, limits_with_cap(hold.tenants[1].before(), Some(cap))));
     let mut second = Holding::new(hold.clone());
-    assert_eq!(host.turn(&mut second), None);
+    assert_eq!(host.next(&mut second), None);
     for _ in 0..4 {
-        let turn = host.turn(&mut second).unwrap();
+        let turn = host.next(&mut second).unwrap();
         assert!(!turn.actions.iter().any(is_limit), "{turn:?}");
         assert_eq!(second.cap("b"), Some(cap));
     }
@@ -195,15 +195,15 @@ fn a_tenant_that_no_weight_restricts_is_capped_and_its_cap_survives_a_restart() 
     assert_eq!(lift, [set_cap(&hold, &hold.tenants[1], None)]);
     second.lifted();
     assert!(second.lift().is_empty() && second.cap("b").is_none());
-    second.forget();
-    assert_eq!(host.turn(&mut second), None);
+    second.reset();
+    assert_eq!(host.next(&mut second), None);
 }
 
 #[test]
 fn a_shared_journal_lifts_caps_and_keeps_them_off() {
     let hold = hold(unlimited(), false);
     let (mut host, mut holding) = (Host::new(&hold), Holding::new(hold));
-    (0..40).for_each(|_| drop(host.turn(&mut holding)));
+    (0..40).for_each(|_| drop(host.next(&mut holding)));
     assert!(holding.cap("b").is_some());
     let mut shared = host.read();
     let mut seen = Activity::clone(&shared.seen);
@@ -211,8 +211,8 @@ fn a_shared_journal_lifts_caps_and_keeps_them_off() {
     shared.seen = Arc::new(seen);
     let turn = host.carry_out(&mut holding, shared).unwrap();
     assert_eq!((turn.step.caps.get("b"), holding.cap("b"), host.limits["b"]), (Some(&None), None, unlimited()));
-    (0..60).for_each(|_| assert!(!host.turn(&mut holding).unwrap().actions.iter().any(is_limit)));
-    assert!((0..10).any(|_| host.turn(&mut holding).unwrap().actions.iter().any(is_limit)), "a minute is over");
+    (0..60).for_each(|_| assert!(!host.next(&mut holding).unwrap().actions.iter().any(is_limit)));
+    assert!((0..10).any(|_| host.next(&mut holding).unwrap().actions.iter().any(is_limit)), "a minute is over");
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn tunables_are_set_once_and_restored_during_fsyncs() {
         let mut n_set = 0;
         for _ in 0..seconds {
             (0..syncs).for_each(|_| host.fsyncs.record(10_000));
-            let turn = host.turn(&mut holding);
+            let turn = host.next(&mut holding);
             n_set += turn.map_or(0, |turn| turn.actions.iter().filter(|action| is_tunable(action)).count());
         }
         (n_set, host.tunables.clone())
@@ -247,18 +247,18 @@ proptest! {
     ) {
         let hold = hold(before, has_journal);
         let (mut host, mut holding) = (Host::new(&hold), Holding::new(hold));
-        (0..at).for_each(|_| drop(host.turn(&mut holding)));
+        (0..at).for_each(|_| drop(host.next(&mut holding)));
         let whose = NAMES[whose];
         let was = host.limits.insert(whose.to_owned(), foreign).unwrap();
         prop_assume!(was != foreign);
         for _ in 0..30 {
-            let turn = host.turn(&mut holding).unwrap();
+            let turn = host.next(&mut holding).unwrap();
             let is_written = |action: &Action| is_limit(action) || matches!(action, Action::Cgroup(CgroupAction::SetWeight { .. }));
             prop_assert!(!turn.actions.iter().any(is_written), "{foreign} for {was}: {turn:?}");
             prop_assert!(matches!(&turn.step.reason, Reason::OtherCap { tenant, .. } if tenant == whose), "{turn:?}");
         }
         host.limits.insert(whose.to_owned(), was);
-        prop_assert!(!host.turn(&mut holding).unwrap().step.reason.is_other_writer());
+        prop_assert!(!host.next(&mut holding).unwrap().step.reason.is_other_writer());
     }
 
     /// Whatever happens between two readings: the weights of `a` and its thread add up to the reported one, and neither
@@ -272,7 +272,7 @@ proptest! {
         for (ns, journal_bytes) in course {
             host.at_ns += ns;
             host.journal_bytes = Some(journal_bytes);
-            let Some(turn) = host.turn(&mut holding) else { continue };
+            let Some(turn) = host.next(&mut holding) else { continue };
             let (own, beside) = (host.weights["a"], host.weights[BESIDE]);
             prop_assert!(own >= 1 && beside >= 1 && own + beside == turn.weights["a"], "{own}, {beside}: {turn:?}");
         }
@@ -296,7 +296,7 @@ proptest! {
             prop_assert!(turn.weights.values().all(|weight| (1..=1000).contains(weight)), "{turn:?}");
             let figures = turn.step.tenants.values().flat_map(|standing| [standing.target, standing.achieved]);
             prop_assert!(figures.into_iter().all(f64::is_finite), "{turn:?}");
-            prop_assert!(holding.parts.values().all(|part| part.part().is_finite()), "{turn:?}");
+            prop_assert!(holding.splits.values().all(|split| split.fraction().is_finite()), "{turn:?}");
         }
     }
 }

@@ -19,7 +19,7 @@ const PROMISED: f64 = 0.050;
 
 impl Device {
     fn ops(&self) -> f64 {
-        match self.promises.of("b").filter(|_| !self.passes) {
+        match self.promises.limit("b").filter(|_| !self.passes) {
             Some(Limit::Ops(ops)) => ops.min(WANTS),
             other => {
                 assert_eq!(other, None);
@@ -51,7 +51,7 @@ impl Device {
             range: 1..=10_000,
             fsync_p99: [("a".to_owned(), PROMISED)].into(),
         };
-        self.promises.hold(&sample, &rates, &params, 1.0)
+        self.promises.step(&sample, &rates, &params, 1.0)
     }
 
     fn run(&mut self, latency: impl Fn(f64) -> f64, seconds: usize) -> Option<Reason> {
@@ -82,7 +82,7 @@ fn a_promise_is_kept_without_slowing_others_more_than_needed() {
     assert!(done > 0.6 * 44.0, "only {done} operations a second");
     // The disk is fast all of a sudden: the cap is lifted.
     device.run(|_| 0.001, 120);
-    assert_eq!((device.promises.of("b"), device.promises.before), (None, None));
+    assert_eq!((device.promises.limit("b"), device.promises.before), (None, None));
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn caps_that_are_bypassed_are_lifted() {
     let steps: Vec<_> = (0..60).map(|_| why(device.step(|_| 0.100).as_ref())).collect();
     assert_eq!(steps.last(), Some(&Some(LatencyMiss::PastCaps)));
     assert_eq!(steps.iter().filter(|why| why.is_some()).count(), 50, "{steps:?}");
-    assert_eq!(device.promises.of("b"), None);
+    assert_eq!(device.promises.limit("b"), None);
     // Once it writes data, it is capped again.
     device.passes = false;
     assert_eq!(why(device.run(|ops| 0.010 + 0.0009 * ops, 200).as_ref()), Some(LatencyMiss::PastCaps), "for 5 minutes");
@@ -131,9 +131,9 @@ fn others_stay_at_their_floor_if_that_helps_without_being_enough() {
 #[test]
 fn existing_caps_are_not_lowered() {
     let cap = Limit::Ops(30.0);
-    let mut device = Device { promises: Promises::found([("b".to_owned(), cap)].into_iter()), ..Device::default() };
+    let mut device = Device { promises: Promises::resume([("b".to_owned(), cap)].into_iter()), ..Device::default() };
     assert_eq!(why(device.run(|_| 0.100, 60).as_ref()), Some(LatencyMiss::AtFloor));
-    assert_eq!(device.promises.of("b"), Some(cap));
-    device.promises.keep(&BTreeMap::new());
-    assert_eq!(device.promises.of("b"), None);
+    assert_eq!(device.promises.limit("b"), Some(cap));
+    device.promises.retain(&BTreeMap::new());
+    assert_eq!(device.promises.limit("b"), None);
 }

@@ -100,9 +100,9 @@ fn an_unobserved_commit_is_counted_and_its_shares_are_evicted() {
     observer.finish(Batch { records: vec![commit(u32::MAX, 4096)], ..Batch::default() });
     // Number 0 follows: it is not over.
     let shares = vec![dirtied(u32::MAX - 1, A, 1), dirtied(0, A, 1)];
-    let mut look = |now_ns| observer.step(Batch { now_ns, shares: shares.clone(), ..Batch::default() });
-    assert_eq!((look(0), look(GIVE_UP_NS - 1)), (vec![], vec![]));
-    assert_eq!(look(GIVE_UP_NS), [shares[0].0]);
+    let mut batch = |now_ns| observer.step(Batch { now_ns, shares: shares.clone(), ..Batch::default() });
+    assert_eq!((batch(0), batch(GIVE_UP_NS - 1)), (vec![], vec![]));
+    assert_eq!(batch(GIVE_UP_NS), [shares[0].0]);
     assert_eq!(observer.totals().unseen_commits, 1);
 }
 
@@ -120,11 +120,11 @@ fn a_recreated_file_system_may_start_with_small_transaction_numbers() {
 fn writes_outside_commits_are_differences_of_sums() {
     let mut observer = observer();
     let write = |kind, sum| (WriteKey { dev: FS, kind, cgroup: Some(B) }, sum);
-    let look = |writes| Batch { writes, ..Batch::default() };
-    observer.step(look(vec![write(WriteKind::FastCommit, 8192), write(WriteKind::Checkpoint, 100)]));
-    observer.step(look(vec![write(WriteKind::FastCommit, 12288)]));
+    let batch = |writes| Batch { writes, ..Batch::default() };
+    observer.step(batch(vec![write(WriteKind::FastCommit, 8192), write(WriteKind::Checkpoint, 100)]));
+    observer.step(batch(vec![write(WriteKind::FastCommit, 12288)]));
     // Restarted.
-    observer.step(look(vec![write(WriteKind::FastCommit, 4096), write(WriteKind::Superblock, 4096)]));
+    observer.step(batch(vec![write(WriteKind::FastCommit, 4096), write(WriteKind::Superblock, 4096)]));
     let paid = &observer.totals().journal_bytes;
     assert_eq!(paid[&(Some(B), FS, Kind::FastCommit)], 4 * 4096);
     // The kernel charged B for the write, but the owner of the blocks is unknown.
@@ -155,9 +155,9 @@ fn a_log_is_charged_to_those_in_its_closed_checkpoints() {
     let native = (WriteKey { dev: FS, kind: WriteKind::Log, cgroup: Some(A) }, 8192);
     let checkpoint = (WriteKey { dev: FS, kind: WriteKind::Checkpoint, cgroup: Some(B) }, 600);
     let writes = vec![native, checkpoint];
-    let look = Batch { shares: shares.clone(), writes, ..Batch::default() };
+    let sums = Batch { shares: shares.clone(), writes, ..Batch::default() };
     let mut batch = Batch { records: vec![Record::Log(write)], ..Batch::default() };
-    batch.merge(look);
+    batch.merge(sums);
     let mut done = observer.step(batch);
     done.sort();
     assert_eq!(done, [shares[1].0, shares[0].0]);

@@ -3,7 +3,7 @@
 /// A round-robin cursor on a sorted list that may change between two turns. It remembers its position by key, not by
 /// index: items that come and go do not change the order of the others.
 #[derive(Debug)]
-pub struct Rota<K> {
+pub struct RoundRobin<K> {
     at_a_time: usize,
     /// The key of the last item of the last turn.
     last: Option<K>,
@@ -31,7 +31,7 @@ impl Turn {
     }
 }
 
-impl<K: Ord + Clone> Rota<K> {
+impl<K: Ord + Clone> RoundRobin<K> {
     /// A cursor with `at_a_time` items (at least one) per turn.
     #[must_use]
     pub const fn new(at_a_time: usize) -> Self {
@@ -58,8 +58,8 @@ mod tests {
 
     use super::*;
 
-    fn turns(rota: &mut Rota<u32>, all: &[u32]) -> Vec<u32> {
-        let turn = rota.next(all, |key| key);
+    fn turns(cursor: &mut RoundRobin<u32>, all: &[u32]) -> Vec<u32> {
+        let turn = cursor.next(all, |key| key);
         let mut keys: Vec<u32> = turn.places().map(|place| all[place]).collect();
         assert!((0..all.len() + 2).all(|place| turn.contains(place) == turn.places().any(|other| other == place)));
         keys.sort_unstable();
@@ -68,28 +68,28 @@ mod tests {
 
     #[test]
     fn items_of_the_last_turn_come_last() {
-        let mut rota = Rota::new(3);
-        assert_eq!(turns(&mut rota, &[]), [0; 0]);
-        assert_eq!(turns(&mut rota, &[1, 2, 3, 4, 5]), [1, 2, 3]);
-        assert_eq!(turns(&mut rota, &[1, 2, 3, 4, 5]), [1, 4, 5]);
+        let mut cursor = RoundRobin::new(3);
+        assert_eq!(turns(&mut cursor, &[]), [0; 0]);
+        assert_eq!(turns(&mut cursor, &[1, 2, 3, 4, 5]), [1, 2, 3]);
+        assert_eq!(turns(&mut cursor, &[1, 2, 3, 4, 5]), [1, 4, 5]);
         // The last item is gone, and there are new ones before and after it.
-        assert_eq!(turns(&mut rota, &[0, 2, 3, 4, 5]), [2, 3, 4]);
+        assert_eq!(turns(&mut cursor, &[0, 2, 3, 4, 5]), [2, 3, 4]);
         // A short list is in each turn as a whole.
-        assert_eq!(turns(&mut rota, &[1, 9]), [1, 9]);
-        assert_eq!(turns(&mut rota, &[1, 9]), [1, 9]);
-        assert_eq!(turns(&mut Rota::new(0), &[1, 9]), [1]);
+        assert_eq!(turns(&mut cursor, &[1, 9]), [1, 9]);
+        assert_eq!(turns(&mut cursor, &[1, 9]), [1, 9]);
+        assert_eq!(turns(&mut RoundRobin::new(0), &[1, 9]), [1]);
     }
 
     proptest! {
         #[test]
         fn each_item_has_its_turn_in_time(count in 1u32..60, at_a_time in 1usize..20, started in 0usize..30) {
             let all: Vec<u32> = (0..count).collect();
-            let mut rota = Rota::new(at_a_time);
+            let mut cursor = RoundRobin::new(at_a_time);
             for _ in 0..started {
-                turns(&mut rota, &all);
+                turns(&mut cursor, &all);
             }
             let bound = all.len().div_ceil(at_a_time);
-            let seen: BTreeSet<u32> = (0..bound).flat_map(|_| turns(&mut rota, &all)).collect();
+            let seen: BTreeSet<u32> = (0..bound).flat_map(|_| turns(&mut cursor, &all)).collect();
             prop_assert_eq!(seen.len(), all.len());
         }
 
@@ -99,12 +99,12 @@ mod tests {
             sets in proptest::collection::vec(proptest::collection::btree_set(0u32..40, 1..40), 1..40),
             at_a_time in 1usize..8,
         ) {
-            let mut rota = Rota::new(at_a_time);
+            let mut cursor = RoundRobin::new(at_a_time);
             // Number of turns of other items since the last turn of item 20, which is always in the list.
             let mut since: BTreeMap<u32, usize> = BTreeMap::new();
             for mut set in sets {
                 set.insert(20);
-                let turn = turns(&mut rota, &set.iter().copied().collect::<Vec<u32>>());
+                let turn = turns(&mut cursor, &set.iter().copied().collect::<Vec<u32>>());
                 prop_assert!(!turn.is_empty() && turn.iter().all(|key| set.contains(key)));
                 if turn.contains(&20) {
                     since.clear();
