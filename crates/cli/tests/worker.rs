@@ -96,7 +96,11 @@ fn stream() -> Vec<u8> {
 }
 
 fn receive(part: &Path) -> Worker {
-    Worker::start(Task::Receive(ReceiveTask { volume: "p/v".parse().unwrap(), header: header(), part: part.into() }))
+    Worker::start(Task::Receive(ReceiveTask {
+        volume: "p/v".parse().unwrap(),
+        header: header(),
+        staging_file: part.into(),
+    }))
 }
 
 fn made_part(dir: &tempfile::TempDir) -> PathBuf {

@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 use self::file::FileBackend;
 pub use self::file::{
-    IMAGE_SUFFIX, INDEX_SUFFIX, LAYER_SUFFIX, NEW_SUFFIX, PART_SUFFIX, POOL_RECORD, VOLUME_RECORD_SUFFIX, image_path,
-    part_path, volume_record_path,
+    IMAGE_SUFFIX, INDEX_SUFFIX, LAYER_SUFFIX, NEW_SUFFIX, POOL_RECORD, STAGING_SUFFIX, VOLUME_RECORD_SUFFIX,
+    image_path, staging_path, volume_record_path,
 };
 use self::lvm::LvmBackend;
 pub use self::tags::{pool_tags, pool_uuid_from_tags, pool_uuid_tag, tags_of, volume_from_tags};
@@ -61,7 +61,7 @@ pub trait Backend {
     ///
     /// # Errors
     /// `Unsupported` if the pool has no layers.
-    fn receive(&self, part: &Path, new: &Volume) -> Result<Vec<Action>, Fault>;
+    fn receive(&self, staging_file: &Path, new: &Volume) -> Result<Vec<Action>, Fault>;
     /// Sets the volume's UUID on the checked ext4 of a closed copy; `by_device` are the steps that use its device.
     fn set_fs_uuid(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action>;
     /// Plans the replacement of a volume by a copy of its snapshot; `id` is the UUID of no other volume or layer.

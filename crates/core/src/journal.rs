@@ -150,9 +150,9 @@ mod tests {
         let grown = volume(Bytes::mib(10 << 10));
         let small = |mib| small(&grown, Bytes::mib(mib));
         let finding = small(8).unwrap();
-        let told = [finding.evidence.contains("8 MiB"), finding.evidence.contains("160 MiB")];
+        let sizes = [finding.evidence.contains("8 MiB"), finding.evidence.contains("160 MiB")];
         assert!(
-            told == [true, true] && matches!(finding.reason.as_deref(), Some(Reason::JournalSmall { .. })),
+            sizes == [true, true] && matches!(finding.reason.as_deref(), Some(Reason::JournalSmall { .. })),
             "{}",
             finding.evidence
         );

@@ -29,7 +29,7 @@ pub const MERGE_ALL_FROM: usize = MANY_LAYERS / 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layer {
     /// Its parent layer.
-    pub below: Option<Uuid>,
+    pub parent: Option<Uuid>,
     /// Its space on disk.
     pub bytes: Bytes,
 }
@@ -40,7 +40,7 @@ pub struct LayerTree {
     /// The layers.
     pub layers: BTreeMap<Uuid, Layer>,
     /// The layers that images and staging files depend on directly, one entry per file.
-    pub needed: Vec<Uuid>,
+    pub used: Vec<Uuid>,
 }
 
 /// A chain of layers; nothing depends on any of them except the newest but the next layer.
@@ -53,7 +53,7 @@ pub struct Run {
     /// Space of the others on disk: the maximum that is copied.
     pub bytes: Bytes,
     /// The parent of the oldest layer.
-    pub below: Option<Uuid>,
+    pub parent: Option<Uuid>,
     /// Length of the longest backing chain that contains the run.
     pub depth: usize,
 }
@@ -64,11 +64,11 @@ impl LayerTree {
     #[must_use]
     pub fn runs(&self) -> Vec<Run> {
         let mut users: BTreeMap<Uuid, (usize, usize)> = BTreeMap::new();
-        for below in self.layers.values().filter_map(|layer| layer.below) {
-            users.entry(below).or_default().0 += 1;
+        for parent in self.layers.values().filter_map(|layer| layer.parent) {
+            users.entry(parent).or_default().0 += 1;
         }
-        for needed in &self.needed {
-            users.entry(*needed).or_default().1 += 1;
+        for layer in &self.used {
+            users.entry(*layer).or_default().1 += 1;
         }
         let can_go = |layer: &Uuid| users.get(layer) == Some(&(1, 0)) && !is_base(*layer);
         // A layer on which nothing depends is removed by the next sweep.
@@ -87,9 +87,9 @@ impl LayerTree {
     /// For each layer, the length of the longest backing chain that contains it.
     fn depths(&self) -> BTreeMap<Uuid, usize> {
         let mut depths = BTreeMap::new();
-        for needed in &self.needed {
-            let below = |layer: &Uuid| self.layers.get(layer)?.below;
-            let chain: Vec<Uuid> = std::iter::successors(Some(*needed), below).take(MAX_LAYERS).collect();
+        for used in &self.used {
+            let parent = |layer: &Uuid| self.layers.get(layer)?.parent;
+            let chain: Vec<Uuid> = std::iter::successors(Some(*used), parent).take(MAX_LAYERS).collect();
             for layer in &chain {
                 let depth = depths.entry(*layer).or_default();
                 *depth = chain.len().max(*depth);
@@ -101,16 +101,16 @@ impl LayerTree {
     /// The run with this newest layer. The loop ends, because each further layer has only one child.
     fn run_from(&self, top: Uuid, can_go: impl Fn(&Uuid) -> bool) -> Option<Run> {
         let mut layers = vec![top];
-        let mut below = self.layers.get(&top)?.below;
-        while let Some(next) = below.filter(&can_go) {
+        let mut parent = self.layers.get(&top)?.parent;
+        while let Some(next) = parent.filter(&can_go) {
             let Some(layer) = self.layers.get(&next) else { break };
             layers.push(next);
-            below = layer.below;
+            parent = layer.parent;
         }
         let bytes = |layer: &Uuid| self.layers.get(layer).map_or(0, |layer| layer.bytes.0);
         let into = *layers.iter().max_by_key(|layer| bytes(layer)).filter(|_| layers.len() > 1)?;
         let all: u64 = layers.iter().map(bytes).sum();
-        Some(Run { into, bytes: Bytes(all - bytes(&into)), below, layers, depth: 0 })
+        Some(Run { into, bytes: Bytes(all - bytes(&into)), parent, layers, depth: 0 })
     }
 }
 
@@ -156,7 +156,7 @@ impl Run {
                 directory: directory.clone(),
                 layers,
                 into: apart.into,
-                below: self.below,
+                below: self.parent,
             }),
             Action::Layer(LayerAction::SweepLayers { directory }),
         ]

@@ -82,9 +82,9 @@ pub fn snapshot(
 ///
 /// # Errors
 /// `Unsupported` where the pool cannot.
-pub fn receive(backend: &dyn Backend, part: &Path, new: &Volume) -> Result<Plan, Fault> {
-    let remove = Action::Layer(LayerAction::RemoveStagingFile { path: part.to_owned() });
-    let steps = [backend.receive(part, new)?, complete_copy(backend, new, false), vec![remove]].concat();
+pub fn receive(backend: &dyn Backend, staging_file: &Path, new: &Volume) -> Result<Plan, Fault> {
+    let remove = Action::Layer(LayerAction::RemoveStagingFile { path: staging_file.to_owned() });
+    let steps = [backend.receive(staging_file, new)?, complete_copy(backend, new, false), vec![remove]].concat();
     Ok(Plan { steps, on_failure: backend.remove(new), can_be_undone: true })
 }
 

@@ -97,7 +97,8 @@ pub struct ReceiveTask {
     /// The expected header of the stream.
     pub header: StreamHeader,
     /// The staging file.
-    pub part: PathBuf,
+    #[serde(rename = "part")]
+    pub staging_file: PathBuf,
 }
 
 /// Importing an archive as a base.
@@ -221,7 +222,8 @@ pub enum Order {
     /// A staging file was created for the unpacked source.
     Make {
         /// The staging file.
-        part: PathBuf,
+        #[serde(rename = "part")]
+        staging_file: PathBuf,
     },
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bulkhead_api::wire::{Done, ReceiveView, ResumeToken, VolumeSend, VolumeView};
 use bulkhead_core::action::{Action, Applied, LayerAction};
-use bulkhead_core::backend::{self, PART_SUFFIX, not_received, part_path};
+use bulkhead_core::backend::{self, STAGING_SUFFIX, not_received, staging_path};
 use bulkhead_core::base::is_base;
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::cow::differing_layers;
@@ -270,7 +270,7 @@ impl Engine {
     fn staging_names(&self, pool: &Pool) -> Result<Vec<Name>, Fault> {
         let PoolSource::File { directory, .. } = &pool.source else { return Ok(Vec::new()) };
         let entries = self.host().list_dir(directory)?.unwrap_or_default();
-        let name = |entry: &String| entry.strip_suffix(PART_SUFFIX)?.strip_suffix('.')?.parse::<Name>().ok();
+        let name = |entry: &String| entry.strip_suffix(STAGING_SUFFIX)?.strip_suffix('.')?.parse::<Name>().ok();
         Ok(entries.iter().filter_map(name).collect())
     }
 
@@ -310,7 +310,7 @@ impl Engine {
         let pool = self.pool(&reference.pool)?;
         self.check_identity(&pool)?;
         let PoolSource::File { directory, .. } = &pool.source else { return Err(not_received(reference)) };
-        let staging = part_path(directory, &reference.name);
+        let staging = staging_path(directory, &reference.name);
         Ok((pool, staging))
     }
 }

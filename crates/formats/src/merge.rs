@@ -38,10 +38,10 @@ pub fn tree(directory: &Path) -> Result<LayerTree, LayerError> {
     let mut tree = LayerTree::default();
     for (member, below) in layer::list(directory)? {
         match member {
-            Member::Image | Member::New(_) => tree.needed.extend(below),
+            Member::Image | Member::New(_) => tree.used.extend(below),
             Member::Layer(path, uuid) => {
                 let found = fs::metadata(&path).map_err(io_error("stat", &path))?;
-                tree.layers.insert(uuid, Layer { below, bytes: Bytes(found.blocks() * 512) });
+                tree.layers.insert(uuid, Layer { parent: below, bytes: Bytes(found.blocks() * 512) });
             }
             Member::Index(_) => {}
         }
@@ -105,7 +105,7 @@ pub fn replace(directory: &Path, layers: &[Uuid], into: Uuid, below: Option<Uuid
     let _lock = lock(directory, Duration::ZERO)?;
     let run_changed = || LayerError::RunChanged { directory: directory.to_owned() };
     let tree = tree(directory)?;
-    let backing = layers.last().and_then(|oldest| tree.layers.get(oldest)).map(|oldest| oldest.below);
+    let backing = layers.last().and_then(|oldest| tree.layers.get(oldest)).map(|oldest| oldest.parent);
     let is_run = tree.has_run(layers) && backing == Some(below);
     let top = layers.first().filter(|_| is_run && layers.contains(&into)).ok_or_else(run_changed)?;
     let (path, top) = (layer_path(directory, into), layer_path(directory, *top));

@@ -41,7 +41,7 @@ pub(super) fn run(task: ImportTask, daemon: &mut Daemon) -> Result<Outcome, Faul
     let whole = |size: Bytes| size.round_up(Bytes(BLOCK_BYTES)).unwrap_or(size);
     let size_bytes = size_bytes.map_or_else(|| size_for(tree.entries(), tree.bytes()), whole);
     daemon.say(&Report::Staged(Staged { size_bytes, data_bytes: tree.bytes() }))?;
-    let Order::Make { part } = daemon.next_order()? else {
+    let Order::Make { staging_file: part } = daemon.next_order()? else {
         return Err(disconnected(&io::ErrorKind::InvalidData.into()));
     };
     let made = make(&part, &tree, size_bytes, |bytes| daemon.report_progress(bytes, None));

@@ -22,7 +22,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) fn run(task: &ReceiveTask, daemon: &mut Daemon) -> Result<Outcome, Fault> {
-    let ReceiveTask { volume, header, part } = task;
+    let ReceiveTask { volume, header, staging_file: part } = task;
     let target = open(part, header).map_err(|error| transfer::fault(&error, volume, &resume_hint(volume)))?;
     let stream = daemon.stream()?;
     receive(stream, volume, header, &target, |bytes| daemon.report_progress(bytes, Some(header.data_bytes)))?;

@@ -22,7 +22,7 @@ pub const LAYER_SUFFIX: &str = "layer";
 /// File name suffix of a future image in a file pool; the stem is a UUID.
 pub const NEW_SUFFIX: &str = "new";
 /// File name suffix of a staging file in a file pool.
-pub const PART_SUFFIX: &str = "part";
+pub const STAGING_SUFFIX: &str = "part";
 /// File name suffix of a layer's index; appended to the name of a staging file, that of the future index.
 pub const INDEX_SUFFIX: &str = "index";
 /// File name of a file pool's own record.
@@ -42,8 +42,8 @@ pub fn image_path(directory: &Path, name: &Name) -> PathBuf {
 
 /// Path of the staging file of a volume in a file pool.
 #[must_use]
-pub fn part_path(directory: &Path, name: &Name) -> PathBuf {
-    directory.join(format!("{name}.{PART_SUFFIX}"))
+pub fn staging_path(directory: &Path, name: &Name) -> PathBuf {
+    directory.join(format!("{name}.{STAGING_SUFFIX}"))
 }
 
 /// Images in a directory, served with direct I/O.
@@ -147,11 +147,12 @@ impl Backend for FileBackend {
         Ok(steps)
     }
 
-    fn receive(&self, part: &Path, new: &Volume) -> Result<Vec<Action>, Fault> {
+    fn receive(&self, staging_file: &Path, new: &Volume) -> Result<Vec<Action>, Fault> {
         if self.server == Server::Loop {
             return Err(no_snapshots(new, "loop"));
         }
-        let publish = Action::Layer(LayerAction::PublishStagingFile { path: part.to_owned(), image: self.image(new) });
+        let publish =
+            Action::Layer(LayerAction::PublishStagingFile { path: staging_file.to_owned(), image: self.image(new) });
         Ok(vec![self.write_record(new), publish])
     }
 

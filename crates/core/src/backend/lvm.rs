@@ -148,7 +148,7 @@ impl Backend for LvmBackend {
         ])
     }
 
-    fn receive(&self, _part: &Path, new: &Volume) -> Result<Vec<Action>, Fault> {
+    fn receive(&self, _staging_file: &Path, new: &Volume) -> Result<Vec<Action>, Fault> {
         Err(not_received(&new.reference()))
     }
 

@@ -100,13 +100,13 @@ pub(super) enum Limit {
 }
 
 impl Limit {
-    /// The limit equal to `did`, on operations or bytes, whichever suits their size, and at least the minimum.
+    /// The limit equal to `rate`, on operations or bytes, whichever suits their size, and at least the minimum.
     /// `largest` is the device's largest operation, where bytes can be capped.
-    pub(super) fn for_rate(did: Rate, largest: Option<f64>) -> Self {
-        let size = fraction_of(did.bytes, did.ops);
+    pub(super) fn for_rate(rate: Rate, largest: Option<f64>) -> Self {
+        let size = fraction_of(rate.bytes, rate.ops);
         match largest {
-            Some(largest) if size >= LARGE && size <= MAX_UNSPLIT * largest => Self::Bytes(did.bytes.max(MIN_BYTES)),
-            _ => Self::Ops(did.ops.max(MIN_OPS)),
+            Some(largest) if size >= LARGE && size <= MAX_UNSPLIT * largest => Self::Bytes(rate.bytes.max(MIN_BYTES)),
+            _ => Self::Ops(rate.ops.max(MIN_OPS)),
         }
     }
 
@@ -115,11 +115,11 @@ impl Limit {
         cap.ops.map(|ops| Self::Ops(f64::from(ops))).or_else(|| Some(Self::Bytes(as_f64(cap.bytes?))))
     }
 
-    /// The limit multiplied by `part`.
-    pub(super) fn scaled(self, part: f64) -> Self {
+    /// The limit multiplied by `factor`.
+    pub(super) fn scaled(self, factor: f64) -> Self {
         match self {
-            Self::Ops(ops) => Self::Ops(ops * part),
-            Self::Bytes(bytes) => Self::Bytes(bytes * part),
+            Self::Ops(ops) => Self::Ops(ops * factor),
+            Self::Bytes(bytes) => Self::Bytes(bytes * factor),
         }
     }
 
@@ -132,26 +132,26 @@ impl Limit {
     }
 
     /// The rate as a fraction of this limit.
-    pub(super) fn utilisation(self, does: Rate) -> f64 {
+    pub(super) fn utilisation(self, rate: Rate) -> f64 {
         match self {
-            Self::Ops(ops) => does.ops / ops,
-            Self::Bytes(bytes) => does.bytes / bytes,
+            Self::Ops(ops) => rate.ops / ops,
+            Self::Bytes(bytes) => rate.bytes / bytes,
         }
     }
 
     /// Whether a tenant with this rate is restricted by the limit. Otherwise it waits for others.
-    fn restricts(self, does: Rate) -> bool {
-        self.utilisation(does) > AT_CAP || matches!(self, Self::Ops(ops) if does.ops > ops - NEAR_CAP_OPS)
+    fn restricts(self, rate: Rate) -> bool {
+        self.utilisation(rate) > AT_CAP || matches!(self, Self::Ops(ops) if rate.ops > ops - NEAR_CAP_OPS)
     }
 
     /// Whether the limit may have an effect on a tenant with this rate that waits for I/O, or does not.
-    pub(super) fn may_restrict(self, does: Rate, waits: bool) -> bool {
-        self.utilisation(does).max(self.min_fraction()) * if waits { SLACK_WAITING } else { SLACK } >= 1.0
+    pub(super) fn may_restrict(self, rate: Rate, waits: bool) -> bool {
+        self.utilisation(rate).max(self.min_fraction()) * if waits { SLACK_WAITING } else { SLACK } >= 1.0
     }
 
     /// Whether the limit suits the current size of operations: many small ones hardly use a limit on bytes.
-    fn suits(self, does: Rate) -> bool {
-        matches!(self, Self::Ops(_)) || does.bytes >= SMALL * does.ops
+    fn suits(self, rate: Rate) -> bool {
+        matches!(self, Self::Ops(_)) || rate.bytes >= SMALL * rate.ops
     }
 }
 

@@ -72,7 +72,7 @@ impl Promises {
         self.throttled.get(name).map(|throttled| throttled.rate_before.scaled(throttled.fraction))
     }
 
-    /// Forgets those who have gone.
+    /// Removes tenants whose cgroups are gone.
     pub(super) fn retain(&mut self, there: &BTreeMap<String, u32>) {
         self.throttled.retain(|name, _| there.contains_key(name));
     }

@@ -5,16 +5,17 @@ const fn id(n: u128) -> Uuid {
     Uuid::from_u128(n)
 }
 
-fn tree(layers: &[(Uuid, Option<Uuid>, u64)], needed: &[Uuid]) -> LayerTree {
-    let layers = layers.iter().map(|&(id, below, bytes)| (id, Layer { below, bytes: Bytes(bytes) }));
-    LayerTree { layers: layers.collect(), needed: needed.to_vec() }
+fn tree(layers: &[(Uuid, Option<Uuid>, u64)], used: &[Uuid]) -> LayerTree {
+    let layers = layers.iter().map(|&(id, parent, bytes)| (id, Layer { parent, bytes: Bytes(bytes) }));
+    LayerTree { layers: layers.collect(), used: used.to_vec() }
 }
 
 #[test]
 fn a_run_has_no_dependants_but_the_next_layer() {
     // Layers 5 to 1, and an image on 5: the whole chain.
     let chain: Vec<_> = (1..=5).map(|n| (id(n), (n > 1).then(|| id(n - 1)), 10 * u64::try_from(n).unwrap())).collect();
-    let whole = Run { layers: [5, 4, 3, 2, 1].map(id).to_vec(), into: id(5), bytes: Bytes(100), below: None, depth: 5 };
+    let whole =
+        Run { layers: [5, 4, 3, 2, 1].map(id).to_vec(), into: id(5), bytes: Bytes(100), parent: None, depth: 5 };
     assert_eq!(tree(&chain, &[id(5)]).runs(), [whole]);
     // A snapshot and a clone on 3: one run above and one below.
     let runs = tree(&chain, &[id(5), id(3), id(3)]).runs();
@@ -22,7 +23,7 @@ fn a_run_has_no_dependants_but_the_next_layer() {
         runs.iter().map(|run| run.layers.clone()).collect::<Vec<_>>(),
         [[3, 2, 1].map(id).to_vec(), [5, 4].map(id).to_vec()]
     );
-    assert_eq!(runs.iter().map(|run| run.below).collect::<Vec<_>>(), [None, Some(id(3))]);
+    assert_eq!(runs.iter().map(|run| run.parent).collect::<Vec<_>>(), [None, Some(id(3))]);
     // Another layer on 2.
     let mut forked = chain.clone();
     forked.push((id(9), Some(id(2)), 1));
@@ -58,21 +59,21 @@ fn a_run_is_due_when_it_or_its_backing_chain_is_long() {
 fn a_base_is_never_merged() {
     let base = IMPORTING;
     let found = tree(&[(base, None, 1000), (id(1), Some(base), 5), (id(2), Some(id(1)), 6)], &[id(2)]).runs();
-    assert_eq!(found, [Run { layers: vec![id(2), id(1)], into: id(2), bytes: Bytes(5), below: Some(base), depth: 3 }]);
+    assert_eq!(found, [Run { layers: vec![id(2), id(1)], into: id(2), bytes: Bytes(5), parent: Some(base), depth: 3 }]);
 }
 
 #[test]
 fn cyclic_and_dangling_layers_are_left_alone() {
     let ring = tree(&[(id(1), Some(id(2)), 1), (id(2), Some(id(1)), 1)], &[]);
     assert_eq!(ring.runs(), []);
-    let with_user = LayerTree { needed: vec![id(1)], ..ring };
+    let with_user = LayerTree { used: vec![id(1)], ..ring };
     assert!(with_user.runs().iter().all(|run| run.layers.len() <= 2));
     assert_eq!(tree(&[(id(2), Some(id(1)), 1)], &[id(2)]).runs(), []);
 }
 
 #[test]
 fn all_layers_but_the_newest_get_new_names() {
-    let run = Run { layers: [3, 2, 1].map(id).to_vec(), into: id(1), bytes: Bytes(0), below: None, depth: 3 };
+    let run = Run { layers: [3, 2, 1].map(id).to_vec(), into: id(1), bytes: Bytes(0), parent: None, depth: 3 };
     let mut n = 70;
     let apart = run.renamed(|| {
         n += 1;

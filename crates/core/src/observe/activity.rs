@@ -232,15 +232,15 @@ impl BlameView {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LossView {
-    /// Commits and fsyncs that are missing.
+    /// Records of commits and fsyncs that are missing.
     pub records: u64,
-    /// Counts of blocks that are kept as unattributed.
+    /// Counts of blocks that are recorded as unattributed.
     pub owners: u64,
     /// Counts of blocks and writes that are missing.
     pub counts: u64,
     /// Requests to devices that are missing.
     pub requests: u64,
-    /// Transactions whose commit was not seen.
+    /// Transactions whose commit was not observed.
     pub unseen_commits: u64,
 }
 

@@ -71,7 +71,7 @@ impl Log {
         paid.into_iter().map(|(cgroup, bytes)| Charge { cgroup, kind: Kind::Commit, bytes }).collect()
     }
 
-    /// Charges metadata that was written to its place.
+    /// Charges checkpointed metadata.
     #[must_use]
     pub fn checkpoint(&self, bytes: u64) -> Vec<Charge> {
         let mut owed = Parts::new();

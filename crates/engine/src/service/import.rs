@@ -132,7 +132,7 @@ impl WorkerJob for Importing {
         let nothing = || Fault::new(Code::Internal, format!("volume {}", self.volume), "it has no staging file");
         let part = view.ok_or_else(nothing)?.part;
         *self.staged_header() = Some(header);
-        Ok(Order::Make { part })
+        Ok(Order::Make { staging_file: part })
     }
 
     fn last_step(&self) -> Option<String> {

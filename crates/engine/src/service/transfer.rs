@@ -122,7 +122,10 @@ impl WorkerJob for Receiving {
             Some(named) => Some(named.clone()),
             None => engine.receiver_pays(&self.volume, &self.header)?,
         };
-        Ok((Task::Receive(ReceiveTask { volume: self.volume.clone(), header: self.header.clone(), part }), tenant))
+        Ok((
+            Task::Receive(ReceiveTask { volume: self.volume.clone(), header: self.header.clone(), staging_file: part }),
+            tenant,
+        ))
     }
 
     fn last_step(&self) -> Option<String> {

@@ -98,11 +98,11 @@ impl World {
         let mut tree = LayerTree::default();
         for (path, below) in &self.below {
             match path.to_str().and_then(|name| Uuid::parse_str(name).ok()) {
-                Some(layer) => drop(tree.layers.insert(layer, Layer { below: *below, bytes: Bytes::mib(2) })),
-                None => tree.needed.extend(*below),
+                Some(layer) => drop(tree.layers.insert(layer, Layer { parent: *below, bytes: Bytes::mib(2) })),
+                None => tree.used.extend(*below),
             }
         }
-        tree.needed.extend(self.staging_files.values().filter_map(|part| part.base));
+        tree.used.extend(self.staging_files.values().filter_map(|part| part.base));
         tree
     }
 

@@ -118,7 +118,7 @@ fn work(sim: &Sim, control: &OwnedFd, spec: WorkSpec, play: Play) -> std::io::Re
             if let Play::Fails(fault) = play {
                 return say(&Report::Failed(fault));
             }
-            sim.fill_staging_file(&task.part);
+            sim.fill_staging_file(&task.staging_file);
             return say(&Report::Done(Outcome::Received));
         }
         // It has no stream.
@@ -128,7 +128,7 @@ fn work(sim: &Sim, control: &OwnedFd, spec: WorkSpec, play: Play) -> std::io::Re
             sim.has_come(ahead);
             say(&Report::Staged(Staged { size_bytes: Bytes::mib(512), data_bytes: Bytes::mib(1) }))?;
             let (order, _) = packet::receive(control, &mut buffer)?;
-            let Ok(Order::Make { part }) = serde_json::from_slice(order) else { return Ok(()) };
+            let Ok(Order::Make { staging_file: part }) = serde_json::from_slice(order) else { return Ok(()) };
             match play {
                 Play::Fails(fault) => return say(&Report::Failed(fault)),
                 // Until somebody ends the conversation.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use bulkhead_core::backend::{IMAGE_SUFFIX, INDEX_SUFFIX, LAYER_SUFFIX, NEW_SUFFIX, PART_SUFFIX};
+use bulkhead_core::backend::{IMAGE_SUFFIX, INDEX_SUFFIX, LAYER_SUFFIX, NEW_SUFFIX, STAGING_SUFFIX};
 use bulkhead_sys::file::{io_error, sync_dir_of};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
@@ -36,7 +36,7 @@ pub(crate) fn list(directory: &Path) -> Result<Vec<(Member, Option<Uuid>)>, Laye
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         let uuid = path.file_stem().and_then(|stem| Uuid::parse_str(stem.to_str()?).ok());
         let member = match (extension, uuid) {
-            (IMAGE_SUFFIX | PART_SUFFIX, _) => Member::Image,
+            (IMAGE_SUFFIX | STAGING_SUFFIX, _) => Member::Image,
             (LAYER_SUFFIX, Some(uuid)) => Member::Layer(path.clone(), uuid),
             (NEW_SUFFIX, Some(_)) => Member::New(path.clone()),
             (INDEX_SUFFIX, Some(uuid)) => {

@@ -114,7 +114,7 @@ proptest! {
         let copied = copy(dir.path(), &aside.layers, aside.into).unwrap();
         prop_assert_eq!(&content(&path), &before);
         assert!(copied <= run.bytes, "{copied} of {}", run.bytes);
-        retry_while_locked(|| replace(dir.path(), &aside.layers, aside.into, aside.below)).unwrap();
+        retry_while_locked(|| replace(dir.path(), &aside.layers, aside.into, aside.parent)).unwrap();
         prop_assert_eq!(&content(&path), &before);
         sweep(dir.path(), &[]).unwrap();
         prop_assert_eq!(&content(&path), &before);
@@ -136,7 +136,7 @@ fn root_a_snapshot_during_a_merge_does_not_undo_it() {
     let snapshot = dir.path().join("s.img");
     layer::create_with_backing_of(&snapshot, &path).unwrap();
     let before = content(&path);
-    retry_while_locked(|| replace(dir.path(), &aside.layers, aside.into, aside.below)).unwrap();
+    retry_while_locked(|| replace(dir.path(), &aside.layers, aside.into, aside.parent)).unwrap();
     sweep(dir.path(), &[]).unwrap();
     assert_eq!((content(&path), content(&snapshot)), (before.clone(), before));
     assert_eq!(chain(&path).unwrap().unwrap(), [4, 3].map(|n| layer_path(dir.path(), id(n))));
@@ -180,7 +180,7 @@ fn root_an_interrupted_merge_is_repeated() {
         assert_eq!(run.layers.len(), if cut < 3 { 3 } else { 2 });
         let aside = set_run_aside(dir.path(), &run);
         copy(dir.path(), &aside.layers, aside.into).unwrap();
-        retry_while_locked(|| replace(dir.path(), &aside.layers, aside.into, aside.below)).unwrap();
+        retry_while_locked(|| replace(dir.path(), &aside.layers, aside.into, aside.parent)).unwrap();
         sweep(dir.path(), &[]).unwrap();
         assert_eq!(content(&path), before);
         assert_eq!(chain(&path).unwrap().unwrap(), [layer_path(dir.path(), id(3))]);
@@ -215,7 +215,7 @@ fn root_layers_with_a_new_dependent_are_not_merged() {
     copy(dir.path(), &aside.layers, aside.into).unwrap();
     fs::remove_file(&path).unwrap();
     sweep(dir.path(), &[]).unwrap();
-    let gone = replace(dir.path(), &aside.layers, aside.into, aside.below).unwrap_err();
+    let gone = replace(dir.path(), &aside.layers, aside.into, aside.parent).unwrap_err();
     assert!(matches!(gone, LayerError::RunChanged { .. }), "{gone}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
@@ -254,7 +254,7 @@ fn root_a_merged_layer_is_sealed_and_ends_at_a_block() {
     let aside = set_run_aside(dir.path(), &the_run(dir.path()));
     assert_ne!(aside.into, id(2));
     copy(dir.path(), &aside.layers, aside.into).unwrap();
-    retry_while_locked(|| replace(dir.path(), &aside.layers, aside.into, aside.below)).unwrap();
+    retry_while_locked(|| replace(dir.path(), &aside.layers, aside.into, aside.parent)).unwrap();
     assert_eq!(content(&path), before);
     write(&layer_path(dir.path(), id(2)), 1..2, 9);
     assert!(matches!(chain(&path), Err(LayerError::Changed { .. })));

@@ -73,7 +73,7 @@ impl Device {
             usage.entry(name.clone()).or_default().journal = mine;
         }
         left -= written;
-        // Whoever wants less than its weight gives leaves the rest to the others.
+        // A tenant that wants less than its weight gives leaves the rest to the others.
         let mut wanting: BTreeMap<String, f64> = BTreeMap::new();
         for (name, weight) in &self.weights.clone() {
             let noise = 1.0 + self.noise * (2.0 * self.random() - 1.0);

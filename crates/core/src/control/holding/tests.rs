@@ -179,7 +179,7 @@ fn limits() -> impl Strategy<Value = IoMax> {
 fn a_tenant_that_no_weight_restricts_is_capped_and_its_cap_survives_a_restart() {
     let hold = hold(IoMax { ops: RateLimit { read: Some(50), write: None }, ..unlimited() }, false);
     let (mut host, mut first) = (Host::new(&hold), Holding::new(hold.clone()));
-    assert_eq!(host.next(&mut first), None, "sums say nothing alone");
+    assert_eq!(host.next(&mut first), None, "a single reading has no differences");
     (0..40).for_each(|_| drop(host.next(&mut first)));
     let cap = first.cap("b").unwrap();
     assert_eq!((first.cap("a"), host.limits["b"]), (None, limits_with_cap(hold.tenants[1].before(), Some(cap))));

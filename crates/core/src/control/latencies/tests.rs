@@ -23,7 +23,7 @@ impl Counter {
 #[test]
 fn a_slow_fsync_counts_for_ten_seconds() {
     let mut counter = Counter::default();
-    assert_eq!(counter.step(0, &[9_000_000]), None, "it was before the first step, who knows when");
+    assert_eq!(counter.step(0, &[9_000_000]), None, "it was before the first step, at an unknown time");
     let slow = micros(upper_bound(500_000));
     assert_eq!(counter.step(1_000_000_000, &[500_000]), Some(slow));
     for second in 2..=10 {
