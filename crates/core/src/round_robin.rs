@@ -15,19 +15,19 @@ pub struct Turn {
     start: usize,
     count: usize,
     /// Length of the list.
-    of: usize,
+    length: usize,
 }
 
 impl Turn {
     /// Whether the item with this index is in the turn.
     #[must_use]
-    pub const fn contains(&self, place: usize) -> bool {
-        place < self.of && (place + self.of - self.start) % self.of < self.count
+    pub const fn contains(&self, index: usize) -> bool {
+        index < self.length && (index + self.length - self.start) % self.length < self.count
     }
 
     /// The indices, in the order of the turn.
-    pub fn places(self) -> impl Iterator<Item = usize> {
-        (self.start..self.start + self.count).map(move |place| place % self.of)
+    pub fn indices(self) -> impl Iterator<Item = usize> {
+        (self.start..self.start + self.count).map(move |index| index % self.length)
     }
 }
 
@@ -42,10 +42,11 @@ impl<K: Ord + Clone> RoundRobin<K> {
     /// from the start after the end. An item that stays in a list of `n` is in one of any `n / at_a_time` turns,
     /// rounded up. The cost is a binary search.
     pub fn next<T>(&mut self, sorted: &[T], key: impl Fn(&T) -> &K) -> Turn {
-        let of = sorted.len();
-        let after = self.last.as_ref().map_or(0, |last| sorted.partition_point(|one| key(one) <= last));
-        let turn = Turn { start: if after < of { after } else { 0 }, count: self.at_a_time.max(1).min(of), of };
-        self.last = turn.places().last().map(|place| key(&sorted[place]).clone());
+        let length = sorted.len();
+        let after = self.last.as_ref().map_or(0, |last| sorted.partition_point(|item| key(item) <= last));
+        let turn =
+            Turn { start: if after < length { after } else { 0 }, count: self.at_a_time.max(1).min(length), length };
+        self.last = turn.indices().last().map(|index| key(&sorted[index]).clone());
         turn
     }
 }
@@ -60,8 +61,8 @@ mod tests {
 
     fn turns(cursor: &mut RoundRobin<u32>, all: &[u32]) -> Vec<u32> {
         let turn = cursor.next(all, |key| key);
-        let mut keys: Vec<u32> = turn.places().map(|place| all[place]).collect();
-        assert!((0..all.len() + 2).all(|place| turn.contains(place) == turn.places().any(|other| other == place)));
+        let mut keys: Vec<u32> = turn.indices().map(|place| all[place]).collect();
+        assert!((0..all.len() + 2).all(|place| turn.contains(place) == turn.indices().any(|other| other == place)));
         keys.sort_unstable();
         keys
     }

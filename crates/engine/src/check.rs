@@ -183,7 +183,7 @@ impl Turns {
         let leases = self.leases.next(&roster.leases, |lease| &lease.id);
         let is_looked_for = |(place, lease): &(usize, &Lease)| leases.contains(*place) || self.gone.contains(&lease.id);
         let leases = match self.gone.is_empty() {
-            true => leases.places().map(|place| &roster.leases[place]).collect(),
+            true => leases.indices().map(|place| &roster.leases[place]).collect(),
             false => roster.leases.iter().enumerate().filter(is_looked_for).map(|(_, lease)| lease).collect(),
         };
         let proved = self.proved.next(&roster.slots, |slot| slot);
@@ -206,7 +206,7 @@ impl Turns {
 
 /// The union of two turns.
 fn either(in_full: Turn, proved: Turn) -> impl Iterator<Item = usize> {
-    in_full.places().chain(proved.places().filter(move |place| !in_full.contains(*place)))
+    in_full.indices().chain(proved.indices().filter(move |place| !in_full.contains(*place)))
 }
 
 fn depth(place: usize, in_full: Turn, proved: Turn) -> Depth {

@@ -42,7 +42,8 @@ const LOOSEN: f64 = 1.05;
 const RELEASE: f64 = 1.25;
 /// Fraction of its cap from which on a tenant counts as restricted by it. Below that, it waits for others.
 const AT_CAP: f64 = 0.8;
-/// A tenant is also restricted if it is no more than this many operations per second below its cap: see [`SLICES_PER_SECOND`].
+/// A tenant is also restricted if it is no more than this many operations per second below its cap: see
+/// [`SLICES_PER_SECOND`].
 const NEAR_CAP_OPS: f64 = 12.0;
 /// The kernel admits whole operations in each of its slices of 0.1 s (`throtl_slice`), so that a cap of 19 per second
 /// admits 10 and one of 20 admits 20. The limit that is set is a multiple of this, and the remainder is carried to the
@@ -52,8 +53,8 @@ const SLICES_PER_SECOND: f64 = 10.0;
 const MAX_ROUNDED_OPS: f64 = 500.0;
 /// A cap of at least this multiple of its tenant's rate has no effect, and is lifted.
 const SLACK: f64 = 1.5;
-/// The same for a tenant that waits for I/O, possibly because of the cap after all ([`NEAR_CAP_OPS`]). Lifting the cap would
-/// release its queue at once, so the cap rises until it certainly has no effect.
+/// The same for a tenant that waits for I/O, possibly because of the cap after all ([`NEAR_CAP_OPS`]). Lifting the cap
+/// would release its queue at once, so the cap rises until it certainly has no effect.
 const SLACK_WAITING: f64 = 4.0;
 /// Smallest cap on operations, per second.
 pub(super) const MIN_OPS: f64 = 4.0;

@@ -1,8 +1,8 @@
 //! Which limits in `io.max` are a hold's own caps, and which another program's.
 //!
 //! The kernel has one `io.max` per cgroup and device, whoever writes it. A hold knows the limits from before and what
-//! its cap turns them into ([`limits_with_cap`]). Any other limits were written by another program, and are left alone until that
-//! restores them ([`super::Reason::OtherCap`]).
+//! its cap turns them into ([`limits_with_cap`]). Any other limits were written by another program, and are left alone
+//! until that restores them ([`super::Reason::OtherCap`]).
 //!
 //! The record of a hold has the limits from before, but not its caps, which change every second. At its start, the
 //! daemon takes limits that differ from the recorded ones for caps that the previous daemon left.

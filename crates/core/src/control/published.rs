@@ -1,4 +1,5 @@
-//! The published correction, as published: Tobimatsu et al., "Controlling journaling I/O in container environments", equation 4.
+//! The published correction, unchanged: Tobimatsu et al., "Controlling journaling I/O in container environments",
+//! equation 4.
 //!
 //! Every period (theirs is 5 s, the timer of ext4's commits) the weight of tenant n becomes
 //!

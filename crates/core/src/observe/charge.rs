@@ -6,10 +6,10 @@
 //! would have caused the same blocks. If the timer committed, all owners pay for the fixed blocks in proportion.
 //! Further blocks (more descriptors, revoke records) are paid like the blocks that they describe. A block that is
 //! logged again, although the timer would not have logged it in between, is paid by its owner and the k other waiters
-//! of commits in between, 1/(k + 1) each, unless the owner was one of these waiters: then it would have logged the
-//! block twice by itself. Each of these splits is the Shapley value of its game. Checkpoint writes happen later, once
-//! for many commits of a block: they are split like the transactions that are not checkpointed yet. Bytes without a
-//! known owner stay without one, and are never spread.
+//! of commits in between, who together pay 1/(k + 1) of it; if the owner was one of these waiters, it pays all of it,
+//! because it would have logged the block twice by itself. Each of these splits is the Shapley value of its game.
+//! Checkpoint writes happen later, once for many commits of a block: they are split like the transactions that are not
+//! checkpointed yet. Bytes without a known owner stay without one, and are never spread.
 //!
 //! Source: Tobimatsu et al. for charging containers at all; the first-dirtier rule is ours (docs/attribution.md).
 
