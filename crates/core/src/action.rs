@@ -66,7 +66,7 @@ impl fmt::Display for DeviceRef {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
-    /// `pools/NAME` on the host and `bulkhead-pool` inside a file pool.
+    /// `pools/NAME` on the host and `bulkhead-pool` inside a directory pool.
     Pool(Pool),
     /// `NAME.volume` beside the image.
     Volume(Volume),

@@ -107,8 +107,7 @@ pub fn device_owner(volume: Uuid) -> u64 {
 }
 
 /// Why a volume that was provisioned in full is not trimmed.
-const WRITTEN_IN_ADVANCE: &str =
-    "it was written in advance, so that no write changes metadata that all tenants share: a hole would defeat that";
+const WRITTEN_IN_ADVANCE: &str = "it was written in advance, so that no later write changes metadata that all tenants share: trimming would undo that";
 
 /// The error of importing or receiving a volume into an LVM pool.
 #[must_use]

@@ -114,11 +114,11 @@ ids! {
     PoolUnhealthy "pool_unhealthy" Critical
         "LVM reports a problem with a thin pool.";
     PoolNearlyFull "pool_nearly_full" Warning
-        "A file pool is 90 % full, or a thin pool 80 %. When it is full, writes that need new space fail.";
+        "A directory pool is 90 % full, or a thin pool 80 %. When it is full, writes that need new space fail.";
     PoolMetadataNearlyFull "pool_metadata_nearly_full" Warning
         "The metadata of a thin pool is 80 % full. When it is full, all of its volumes refuse writes.";
     LayersNotMerged "layers_not_merged" Warning
-        "Layers of a file pool that are due to be merged could not be merged. They take up space, and volumes still depend on them.";
+        "Layers of a directory pool that are due to be merged cannot be merged. They take up space, and volumes still depend on them.";
     LayersNotRemoved "layers_not_removed" Warning
         "Layers that nothing depends on cannot be removed. They take up space in their pool.";
     ImportUnfinished "import_unfinished" Info
@@ -135,7 +135,7 @@ ids! {
     JournalNotCharged "journal_not_charged" Warning
         "The journal I/O of a mounted volume is not charged to its tenant.";
     ServedByLoop "served_by_loop" Warning
-        "A volume of a file pool is a loop device. Each of its flushes commits the journal that all volumes of the pool share.";
+        "A volume of a directory pool is served by a loop device. Each of its flushes commits the journal that all volumes of the pool share.";
     ImageCachedTwice "image_cached_twice" Warning
         "A loop device does not use direct I/O. Data is held in the page cache twice.";
     MemoryNotShared "memory_not_shared" Warning
@@ -168,11 +168,11 @@ ids! {
     ServersUnlisted "servers_unlisted" Warning
         "The block servers of this host cannot be listed. A server that dies is not replaced until they can.";
     ServersMayDeadlock "servers_may_deadlock" Warning
-        "The thread that starts block servers cannot be marked as an I/O flusher (`PR_SET_IO_FLUSHER`). Under memory pressure it may wait for I/O that waits for it.";
+        "The thread that starts block servers cannot be marked as an I/O flusher (`PR_SET_IO_FLUSHER`). When memory is short, it may wait for I/O that needs the block server it is about to start.";
     SystemBusMissing "system_bus_missing" Warning
         "systemd runs without a system bus. Tenants are not systemd units, and volumes are not unmounted before a shutdown.";
     CheckHeldUp "check_held_up" Warning
-        "A periodic check for drift has not finished for a while. Another check handles the other objects.";
+        "A periodic check of the host against the recorded state has not finished for a while. Another check covers the other objects.";
     MetricsNotServed "metrics_not_served" Warning
         "Metrics are no longer served to Prometheus. The daemon has to be restarted.";
     FactUnreadable "fact_unreadable" Warning
@@ -185,11 +185,11 @@ ids! {
     NotObserved "not_observed" Warning
         "This host cannot be observed. Journal I/O is not attributed, and shares cannot be enforced.";
     ObservationPartial "observation_partial" Warning
-        "Events were lost since the observation began. Its figures are too low.";
+        "Events have been lost since the observation began. The figures are too low.";
     ObservationUntyped "observation_untyped" Warning
-        "Only plain tracepoints can be used. Device time is not known, and commits forced early are not surcharged.";
+        "Only plain tracepoints can be used. Device time is not known, and a container that forces commits early is not charged for the blocks that are logged again.";
     EarlyCommitsNotCharged "early_commits_not_charged" Warning
-        "The kernel refuses fentry programs. Commits forced early are not surcharged.";
+        "The kernel refuses fentry programs. A container that forces commits early is not charged for the blocks that are logged again.";
     SelfTestNotMade "self_test_not_made" Warning
         "The observation could not be verified on a scratch file system.";
     Ext4NotObserved "ext4_not_observed" Warning

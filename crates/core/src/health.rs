@@ -17,7 +17,7 @@ use crate::model::{Pool, PoolSource, Provision, Tenant, Volume, VolumeRef};
 use crate::reason::Reason;
 use crate::units::Bytes;
 
-/// Usage from which on the file system of a file pool is nearly full, in percent.
+/// Usage from which on the file system of a directory pool is nearly full, in percent.
 const FILE_POOL_NEARLY_FULL_PCT: u64 = 90;
 
 /// Usage from which on a thin pool is nearly full, in percent.
@@ -63,7 +63,7 @@ pub fn pool_findings(pool: &Pool, space: &Space) -> Vec<Finding> {
             if space.free.0 < space.total.0 / 100 * (100 - FILE_POOL_NEARLY_FULL_PCT) {
                 let evidence = format!("{} of {} are free", space.free, space.total);
                 findings.push(finding(FindingId::PoolNearlyFull, evidence).advise(
-                    "free up space before it is full: writes to clones and to volumes provisioned on demand will then fail",
+                    "free up space: once it is full, writes to clones and to volumes provisioned on demand fail",
                 ));
             }
         }
@@ -236,7 +236,7 @@ fn backing_findings(volume: &VolumeRef, backing: &Backing) -> Vec<Finding> {
             }
             if let Some(base) = lost_base {
                 let evidence =
-                    format!("{}, with which it shared memory, is gone: it no longer shares any", base.display());
+                    format!("it shared memory with {}, which is gone: it no longer shares memory", base.display());
                 findings.push(finding(FindingId::MemoryNotShared, evidence));
             }
             if *unprepared > Bytes(0) {

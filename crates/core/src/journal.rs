@@ -81,8 +81,12 @@ pub fn size_for(volume: Bytes) -> Bytes {
 pub fn checked_size(volume: &Volume, volume_size: Bytes, asked: JournalSize) -> Result<Bytes, Fault> {
     let object = || format!("volume {}", volume.reference());
     if volume.fs == FsKind::Xfs {
-        return Err(Fault::new(Code::Unsupported, object(), "the log of an XFS keeps the size that mkfs.xfs gave it")
-            .hint("create a volume of the new size, and copy the files"));
+        return Err(Fault::new(
+            Code::Unsupported,
+            object(),
+            "the log of an XFS file system keeps the size that mkfs.xfs gave it",
+        )
+        .hint("create a volume of the new size, and copy the files"));
     }
     let JournalSize::Bytes(size) = asked else { return Ok(size_for(volume_size)) };
     let largest = LARGEST.min(Bytes(volume_size.0 / 2 / Bytes::MIB * Bytes::MIB));

@@ -243,7 +243,7 @@ mod tests {
         (seen.losses, seen.partial) = (losses(&totals), true);
         let partial = finding(
             FindingId::ObservationPartial,
-            "the figures are partial since the observation began; lost: 7 requests (device time), 2 commits",
+            "the figures are incomplete; lost since the observation began: 7 requests (device time), 2 commits",
         );
         assert_eq!(seen.limits(), [xfs, partial]);
         assert_eq!(losses(&Totals::default()).finding(), None);

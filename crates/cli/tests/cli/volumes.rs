@@ -202,7 +202,7 @@ fn only_volumes_that_can_be_trimmed_are_trimmed() {
             ----- stderr
             volume files/sparse: 1 MiB of free space trimmed
             warning: volume files/detached: it is not mounted, and only a mounted file system knows what is free in it
-            error: volume files/full: it was written in advance, so that no write changes metadata that all tenants share: a hole would defeat that
+            error: volume files/full: it was written in advance, so that no later write changes metadata that all tenants share: trimming would undo that
         "#]],
     );
     check(
@@ -256,7 +256,7 @@ fn only_volumes_that_can_be_trimmed_are_trimmed() {
                 {
                   "code": "unsupported",
                   "object": "volume files/full",
-                  "cause": "it was written in advance, so that no write changes metadata that all tenants share: a hole would defeat that"
+                  "cause": "it was written in advance, so that no later write changes metadata that all tenants share: trimming would undo that"
                 }
               ]
             }

@@ -13,34 +13,34 @@ use crate::name::Name;
 use crate::serve::ServeSpec;
 use crate::units::Bytes;
 
-/// File name suffix of a volume's record in a file pool.
+/// File name suffix of a volume's record in a directory pool.
 pub const VOLUME_RECORD_SUFFIX: &str = "volume";
-/// File name suffix of a volume's image in a file pool.
+/// File name suffix of a volume's image in a directory pool.
 pub const IMAGE_SUFFIX: &str = "img";
-/// File name suffix of a layer in a file pool; the stem is its UUID.
+/// File name suffix of a layer in a directory pool; the stem is its UUID.
 pub const LAYER_SUFFIX: &str = "layer";
-/// File name suffix of a future image in a file pool; the stem is a UUID.
+/// File name suffix of a future image in a directory pool; the stem is a UUID.
 pub const NEW_SUFFIX: &str = "new";
-/// File name suffix of a staging file in a file pool.
+/// File name suffix of a staging file in a directory pool.
 pub const STAGING_SUFFIX: &str = "part";
 /// File name suffix of a layer's index; appended to the name of a staging file, that of the future index.
 pub const INDEX_SUFFIX: &str = "index";
-/// File name of a file pool's own record.
+/// File name of a directory pool's own record.
 pub const POOL_RECORD: &str = "bulkhead-pool";
 
-/// Path of a volume's record in a file pool.
+/// Path of a volume's record in a directory pool.
 #[must_use]
 pub fn volume_record_path(directory: &Path, name: &Name) -> PathBuf {
     directory.join(format!("{name}.{VOLUME_RECORD_SUFFIX}"))
 }
 
-/// Path of a volume's image in a file pool.
+/// Path of a volume's image in a directory pool.
 #[must_use]
 pub fn image_path(directory: &Path, name: &Name) -> PathBuf {
     directory.join(format!("{name}.{IMAGE_SUFFIX}"))
 }
 
-/// Path of the staging file of a volume in a file pool.
+/// Path of the staging file of a volume in a directory pool.
 #[must_use]
 pub fn staging_path(directory: &Path, name: &Name) -> PathBuf {
     directory.join(format!("{name}.{STAGING_SUFFIX}"))

@@ -107,7 +107,7 @@ pub struct Volume {
     /// The volume that this one is a snapshot or clone of.
     #[serde(default)]
     pub origin: Option<Name>,
-    /// In a file pool: its image was copied or is a copy, and names its backing chain itself (docs/formats/layers.md).
+    /// In a directory pool: its image was copied or is a copy, and names its backing chain itself (docs/formats/layers.md).
     #[serde(default)]
     pub layered: bool,
     /// The content of its layers is being copied into its image while it is in use, until it depends on no layer.

@@ -48,12 +48,12 @@ impl LossView {
             (self.counts, "counts (journal)"),
             (self.requests, "requests (device time)"),
             (self.unseen_commits, "commits"),
-            (self.owners, "owners of dirtied blocks"),
+            (self.owners, "owners of blocks (their bytes are unattributed)"),
         ];
         let lost: Vec<String> =
             lost.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
         self.any().then(|| {
-            let evidence = format!("the figures are partial since the observation began; lost: {}", lost.join(", "));
+            let evidence = format!("the figures are incomplete; lost since the observation began: {}", lost.join(", "));
             finding(FindingId::ObservationPartial, evidence)
         })
     }
