@@ -60,11 +60,11 @@ impl Method {
     const fn maps(self) -> Maps {
         match self {
             Self::TypedTracepoints => Maps {
-                transient: &["shares", "commits", "syncs", "writing", "errands", "devices", "issued", "blocks"],
+                transient: &["shares", "commits", "syncs", "writing", "work_owners", "devices", "issued", "blocks"],
                 counted: &["writes", "services", "journals"],
             },
             Self::PlainTracepoints => Maps {
-                transient: &["shares", "commits", "last_commits", "syncs", "writing", "errands", "inodes"],
+                transient: &["shares", "commits", "last_commits", "syncs", "writing", "work_owners", "inodes"],
                 counted: &["writes", "journals"],
             },
         }

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT OR Apache-2.0
 /*
- * Who had which blocks in which commit, what the journal thread wrote for it, and who waited for it.
+ * Ownership of blocks in each commit, bytes written by the journal thread, and waiters.
  *
- * Counts in maps what happens often (handles, requests) and reports through a ring buffer what happens per commit and per
- * fsync. Decides nothing: user space turns the figures into charges (core::observe). Whatever finds no room is counted in
- * `losses`, so that user space can say how much is missing.
+ * Frequent events (handles, requests) are counted in maps; each commit and each fsync is reported through a ring buffer. No
+ * policy: user space turns the figures into charges (core::observe). Events that did not fit into a map or the ring buffer are
+ * counted in `losses`, so that user space can report the gap.
  *
- * Kernels from 6.12 on take a tracepoint's pointers for NULL until they are checked.
+ * Since Linux 6.12 the verifier assumes that pointers passed to a tracepoint may be NULL.
  */
 #include "ext4.h"
 
 #include <bpf/bpf_tracing.h>
 
-/* For whom a kernel thread is at work. */
-struct errand {
+/* On whose behalf a kernel thread works. */
+struct work_owner {
 	__u64 cgroup;
-	__u64 in_writepages; /* the errand ends with writepages, not with the next handle */
+	__u64 in_writepages; /* valid until writepages returns, not only for the next handle */
 };
 
 struct sync {
 	__u64 start_ns;
 	__u64 cgroup;
-	struct inode *inode; /* alive as long as its fsync runs */
+	struct inode *inode; /* pinned while its fsync runs */
 	__u32 dev;
 	__u32 datasync;
 };
 
 struct device {
-	__u64 last_ns; /* up to here the device's time has been counted */
+	__u64 last_ns; /* device time is accounted up to here */
 	__u64 n_inflight;
 };
 
@@ -39,12 +39,12 @@ struct {
 	__type(value, struct service);
 } services SEC(".maps");
 
-/* What is known of a block in the transaction that it was last dirtied in. */
+/* A block in the transaction that last dirtied it. */
 #define MAX_OWNERS 3
 struct block {
-	__u64 jiffies; /* when it was first dirtied there, or in the first of several transactions within the commit interval */
-	__u64 mounted_ns; /* of the mount: when its journal's thread began; device, block and transaction are numbers of any mount */
-	__u64 owners[MAX_OWNERS]; /* who dirtied it, in their order */
+	__u64 jiffies; /* first dirtied, in the first of the transactions within one commit interval */
+	__u64 mounted_ns; /* start time of the journal thread; identifies the mount, as tids restart with each mount */
+	__u64 owners[MAX_OWNERS]; /* cgroups that dirtied it, in order */
 	__u32 n_owners;
 	__u32 tid;
 };
@@ -53,7 +53,7 @@ struct block_key {
 	__u32 dev;
 	__u32 pad;
 };
-/* 6 MiB; the least recently used are forgotten: their first owner pays for them alone, and nobody for logging them again. */
+/* 6 MiB. If a block is evicted, its first owner is charged for it alone, and nobody for logging it again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
@@ -62,8 +62,8 @@ struct {
 } blocks SEC(".maps");
 
 /*
- * The blocks that were dirtied last on each processor, so that the many times that a cgroup dirties the same ones again cost
- * little. A program that is preempted here by another one may leave a mixed entry: at worst one block's joining is missed.
+ * Cache of recently dirtied blocks per CPU: makes it cheap if a cgroup dirties the same blocks repeatedly. A program preempted
+ * by another one may leave a mixed entry; at worst one additional owner of a block is missed.
  */
 #define N_RECENT 256
 struct recent {
@@ -88,8 +88,8 @@ struct {
 } devices SEC(".maps");
 
 /*
- * Requests under way, by address: completion is told for more than were issued (twice for one with a flush, kernel
- * blk_flush_complete_seq), and requeueing for some that never were.
+ * Requests in flight, by address. There are completion events without an issue event (two for a request with a flush, kernel
+ * blk_flush_complete_seq), and requeue events for requests that were never issued.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -98,16 +98,16 @@ struct {
 	__type(value, __u8);
 } issued SEC(".maps");
 
-/* Key: pid of the kernel thread. Least recently used, because threads end unseen. */
+/* Key: pid of the kernel thread. LRU, because the exit of threads is not traced. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
 	__type(key, __u32);
-	__type(value, struct errand);
-} errands SEC(".maps");
+	__type(value, struct work_owner);
+} work_owners SEC(".maps");
 
-/* What a thread is about to write: WRITING_* bits. */
-#define WRITING_SUPERBLOCK 1u /* its next bio is the journal's superblock */
+/* Journal writes that a thread is about to submit: WRITING_* bits. */
+#define WRITING_SUPERBLOCK 1u /* its next bio is the journal superblock */
 #define WRITING_FAST_COMMIT 2u /* until ext4_fc_commit_stop */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -116,7 +116,7 @@ struct {
 	__type(value, __u32);
 } writing SEC(".maps");
 
-/* Calls of fsync in progress, by thread. */
+/* Calls to fsync in progress, by thread. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
@@ -124,43 +124,43 @@ struct {
 	__type(value, struct sync);
 } syncs SEC(".maps");
 
-/* Whom the current thread works for: itself, or the owner of the inode that a kernel thread writes back. */
-static __always_inline __u64 owner(bool ends_errand)
+/* The cgroup that the current thread works for: its own, or the owner of the inode that a kernel thread writes back. */
+static __always_inline __u64 owner(bool ends_handle)
 {
 	__u32 thread = thread_id();
-	struct errand *errand;
+	struct work_owner *owner;
 	__u64 cgroup;
 
 	if (!is_kernel_thread())
 		return bpf_get_current_cgroup_id();
-	errand = bpf_map_lookup_elem(&errands, &thread);
-	if (!errand)
+	owner = bpf_map_lookup_elem(&work_owners, &thread);
+	if (!owner)
 		return bpf_get_current_cgroup_id();
-	cgroup = errand->cgroup;
-	if (ends_errand && !errand->in_writepages)
-		bpf_map_delete_elem(&errands, &thread);
+	cgroup = owner->cgroup;
+	if (ends_handle && !owner->in_writepages)
+		bpf_map_delete_elem(&work_owners, &thread);
 	return cgroup;
 }
 
-static __always_inline void start_errand(struct inode *inode, __u64 in_writepages)
+static __always_inline void set_owner(struct inode *inode, __u64 in_writepages)
 {
-	struct errand errand = { .in_writepages = in_writepages };
+	struct work_owner owner = { .in_writepages = in_writepages };
 	__u32 thread = thread_id();
-	struct errand *before;
+	struct work_owner *before;
 
 	if (!inode || !is_kernel_thread())
 		return;
-	before = bpf_map_lookup_elem(&errands, &thread);
+	before = bpf_map_lookup_elem(&work_owners, &thread);
 	if (!in_writepages && before && before->in_writepages)
 		return;
-	errand.cgroup = writeback_owner(inode);
-	bpf_map_update_elem(&errands, &thread, &errand, BPF_ANY);
+	owner.cgroup = writeback_owner(inode);
+	bpf_map_update_elem(&work_owners, &thread, &owner, BPF_ANY);
 }
 
 SEC("tp_btf/ext4_writepages")
 int BPF_PROG(ext4_writepages, struct inode *inode)
 {
-	start_errand(inode, 1);
+	set_owner(inode, 1);
 	return 0;
 }
 
@@ -170,22 +170,22 @@ int BPF_PROG(ext4_writepages_result, struct inode *inode)
 	__u32 thread = thread_id();
 
 	if (is_kernel_thread())
-		bpf_map_delete_elem(&errands, &thread);
+		bpf_map_delete_elem(&work_owners, &thread);
 	return 0;
 }
 
 SEC("tp_btf/ext4_mark_inode_dirty")
 int BPF_PROG(ext4_mark_inode_dirty, struct inode *inode)
 {
-	start_errand(inode, 0);
+	set_owner(inode, 0);
 	return 0;
 }
 
-/* The conversion of extents whose data was written: their blocks are dirtied before their inode. */
+/* Conversion of unwritten extents after their data was written: it dirties extent blocks before the inode. */
 SEC("tp_btf/ext4_ext_handle_unwritten_extents")
 int BPF_PROG(ext4_ext_handle_unwritten_extents, struct inode *inode)
 {
-	start_errand(inode, 0);
+	set_owner(inode, 0);
 	return 0;
 }
 
@@ -201,9 +201,10 @@ int BPF_PROG(jbd2_handle_stats, __u32 dev, __u32 tid, unsigned int type, unsigne
 }
 
 /*
- * The following two are functions of jbd2, not tracepoints: a kernel may refuse them (sys::bpf loads the rest without).
+ * The next two programs attach to functions of jbd2, not to tracepoints. A kernel may refuse them; sys::bpf then loads the
+ * others alone.
  *
- * A handle that restarts leaves its transaction without the event above.
+ * A handle that restarts leaves its transaction without a jbd2_handle_stats event.
  */
 SEC("fentry/jbd2__journal_restart")
 int BPF_PROG(handle_restarts, struct jbd2_journal_handle *handle)
@@ -217,8 +218,8 @@ int BPF_PROG(handle_restarts, struct jbd2_journal_handle *handle)
 	return 0;
 }
 
-/* Another cgroup dirties a block in the same transaction: those before it cede equal parts, so that all have the same. */
-static __always_inline void join(struct block *block, __u32 dev, __u64 cgroup)
+/* Another cgroup dirties a block in the same transaction: earlier owners cede equal parts, so that all shares are equal. */
+static __always_inline void add_owner(struct block *block, __u32 dev, __u64 cgroup)
 {
 	__u32 n_owners = block->n_owners;
 
@@ -237,9 +238,8 @@ static __always_inline void join(struct block *block, __u32 dev, __u64 cgroup)
 }
 
 /*
- * Who dirtied which block is what the first-dirtier rule needs to be fair: a block that several dirtied in one transaction is
- * theirs in equal parts, and one that is logged again before the timer was due is logged once more because of who forced the
- * commits in between.
+ * Corrects the first-dirtier rule: a block dirtied by several cgroups in one transaction is shared in equal parts, and the cost
+ * of logging a block again before the commit timer was due belongs to the cgroups that forced the commits in between.
  */
 SEC("fentry/jbd2_journal_dirty_metadata")
 int BPF_PROG(block_dirtied, struct jbd2_journal_handle *handle, struct buffer_head *bh)
@@ -268,10 +268,10 @@ int BPF_PROG(block_dirtied, struct jbd2_journal_handle *handle, struct buffer_he
 	recent->tid = block.tid;
 	key.dev = transaction->t_journal->j_fs_dev->bd_dev;
 	before = bpf_map_lookup_elem(&blocks, &key);
-	/* Only the handle that is the first in its transaction to dirty a block counts it. */
+	/* jbd2 counts a block in the first handle of a transaction that dirties it. */
 	if (BPF_CORE_READ(head, b_modified)) {
 		if (before && before->tid == block.tid)
-			join(before, key.dev, cgroup);
+			add_owner(before, key.dev, cgroup);
 		return 0;
 	}
 	block.mounted_ns = BPF_CORE_READ(transaction, t_journal, j_task, start_time);
@@ -282,7 +282,7 @@ int BPF_PROG(block_dirtied, struct jbd2_journal_handle *handle, struct buffer_he
 	    block.jiffies - before->jiffies < transaction->t_journal->j_commit_interval) {
 		struct share_key share = { .cgroup = cgroup, .dev = key.dev, .tid = block.tid, .kind = SHARE_AGAIN };
 
-		/* The interval goes on: at its end the timer would have been due, however often it was logged meanwhile. */
+		/* The interval still counts from the first time: the commit timer would have been due at its end. */
 		block.jiffies = before->jiffies;
 		share.since = before->tid;
 		if (block.tid - share.since > SHARE_SINCE_MAX)
@@ -293,8 +293,8 @@ int BPF_PROG(block_dirtied, struct jbd2_journal_handle *handle, struct buffer_he
 	return 0;
 }
 
-/* Remembers which file system a journal belongs to; the two devices are the same one unless the journal is external. */
-static __always_inline void know_journal(__u32 dev, __u32 journal_dev)
+/* Records the file system of a journal; both devices are the same unless the journal is external. */
+static __always_inline void add_journal(__u32 dev, __u32 journal_dev)
 {
 	bpf_map_update_elem(&journals, &dev, &dev, BPF_ANY);
 	bpf_map_update_elem(&journals, &journal_dev, &dev, BPF_ANY);
@@ -313,7 +313,7 @@ int BPF_PROG(jbd2_start_commit, struct journal_s *journal, struct transaction_s 
 	commit.block_bytes = journal->j_blocksize;
 	commit.begin_ns = transaction->t_start_time;
 	commit.start_ns = bpf_ktime_get_ns();
-	know_journal(commit.dev, commit.journal_dev);
+	add_journal(commit.dev, commit.journal_dev);
 	begin_commit(&commit);
 	return 0;
 }
@@ -375,7 +375,7 @@ int BPF_PROG(jbd2_write_superblock, struct journal_s *journal)
 	if (!journal)
 		return 0;
 	add_write(journal->j_fs_dev->bd_dev, WRITE_SUPERBLOCK, 0, journal->j_blocksize);
-	/* Its bio, which is the thread's next, is not counted again. */
+	/* Its bio is the next one of this thread, and is not counted again. */
 	start_writing(WRITING_SUPERBLOCK);
 	return 0;
 }
@@ -390,7 +390,7 @@ int BPF_PROG(ext4_fc_commit_start, struct super_block *sb)
 		return 0;
 	ext4 = sb->s_fs_info;
 	journal = BPF_CORE_READ(ext4, s_journal);
-	know_journal(sb->s_dev, BPF_CORE_READ(journal, j_dev, bd_dev));
+	add_journal(sb->s_dev, BPF_CORE_READ(journal, j_dev, bd_dev));
 	start_writing(WRITING_FAST_COMMIT);
 	return 0;
 }
@@ -424,7 +424,7 @@ int BPF_PROG(block_bio_queue, struct bio *bio)
 	}
 	commit = own_commit();
 	if (commit) {
-		/* Stacked devices hand the bio on in the same thread, under other numbers. */
+		/* Stacked devices resubmit the bio in the same thread, with another device number. */
 		if (dev == commit->journal_dev && is_meta(flags)) {
 			__sync_fetch_and_add(&commit->journal_bytes, bytes);
 		} else if (dev == commit->dev && !is_meta(flags)) {
@@ -475,7 +475,7 @@ int BPF_PROG(ext4_sync_file_exit, struct inode *inode)
 	return 0;
 }
 
-/* Device time goes to the request that ends it: from the end of the one before, or from when the device became busy. */
+/* A request is charged the device time since the previous completion, or since the device became busy. */
 SEC("tp_btf/block_rq_issue")
 int BPF_PROG(block_rq_issue, struct request *request)
 {
@@ -497,7 +497,7 @@ int BPF_PROG(block_rq_issue, struct request *request)
 			return 0;
 	}
 	if (bpf_map_update_elem(&issued, &address, &here, BPF_NOEXIST)) {
-		lost(LOSS_SERVICE_FULL);
+		count_loss(LOSS_SERVICE_FULL);
 		return 0;
 	}
 	if (__sync_fetch_and_add(&device->n_inflight, 1) == 0)
@@ -540,7 +540,7 @@ int BPF_PROG(block_rq_complete, struct request *request, int error, unsigned int
 		return 0;
 	now = bpf_ktime_get_ns();
 	before = __sync_lock_test_and_set(&device->last_ns, now);
-	/* The rest of a partly completed request is completed by another event. */
+	/* The rest of a partially completed request has another event. */
 	if (n_bytes >= request->__data_len && !bpf_map_delete_elem(&issued, &address))
 		__sync_fetch_and_add(&device->n_inflight, -1);
 	key.cgroup = bio_cgroup(request->bio);
@@ -552,7 +552,7 @@ int BPF_PROG(block_rq_complete, struct request *request, int error, unsigned int
 		bpf_map_update_elem(&services, &key, &none, BPF_NOEXIST);
 		service = bpf_map_lookup_elem(&services, &key);
 		if (!service) {
-			lost(LOSS_SERVICE_FULL);
+			count_loss(LOSS_SERVICE_FULL);
 			return 0;
 		}
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT OR Apache-2.0 */
 /*
- * What all objects have in common: sums by cgroup, the devices that they watch, and whose a thing is.
+ * Shared by all objects: sums by cgroup, traced devices, and owners of inodes and bios.
  */
 #ifndef BULKHEAD_COMMON_H
 #define BULKHEAD_COMMON_H
@@ -12,7 +12,7 @@
 
 #include "record.h"
 
-/* The kernel offers probe_read_kernel to programs under a licence that it takes for compatible. */
+/* bpf_probe_read_kernel is available only to programs under a GPL-compatible licence. */
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /* 80 bytes x 16384 = 1.3 MiB. */
@@ -31,7 +31,7 @@ struct {
 	__type(value, __u64);
 } writes SEC(".maps");
 
-/* Devices of file systems with a journal, and of journals: number of the file system's. User space enters those there are. */
+/* Devices of journaled file systems and of their journals, to the file system's device. User space enters existing ones. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -46,7 +46,7 @@ struct {
 	__type(value, __u64);
 } losses SEC(".maps");
 
-static __always_inline void lost(__u32 kind)
+static __always_inline void count_loss(__u32 kind)
 {
 	__u64 *count = bpf_map_lookup_elem(&losses, &kind);
 
@@ -59,8 +59,8 @@ static __always_inline __u32 thread_id(void)
 	return (__u32)bpf_get_current_pid_tgid();
 }
 
-/* The id of a cgroup of the unified hierarchy, else 0. */
-static __always_inline __u64 id_of(struct cgroup *cgroup)
+/* The id of a cgroup in the unified hierarchy, else 0. */
+static __always_inline __u64 cgroup_id(struct cgroup *cgroup)
 {
 	if (!cgroup || BPF_CORE_READ(cgroup, root, hierarchy_id) != 0)
 		return 0;
@@ -72,7 +72,7 @@ static __always_inline bool is_kernel_thread(void)
 	return bpf_get_current_task_btf()->flags & PF_KTHREAD;
 }
 
-/* Adds to a sum; returns false when there is no room for it. */
+/* Adds to a sum; returns false if the map is full. */
 static __always_inline bool add(void *map, const void *key, __u64 amount)
 {
 	__u64 *sum = bpf_map_lookup_elem(map, key);
@@ -98,9 +98,9 @@ static __always_inline void add_share_key(struct share_key *key, __u64 amount)
 	key->cgroup = 0;
 	key->kind = SHARE_LOST;
 	if (is_dirtied && add(&shares, key, amount))
-		lost(LOSS_SHARES_FULL);
+		count_loss(LOSS_SHARES_FULL);
 	else
-		lost(LOSS_SHARES_GONE);
+		count_loss(LOSS_SHARES_GONE);
 }
 
 static __always_inline void add_share(__u32 dev, __u32 tid, __u32 kind, __u64 cgroup, __u64 amount)
@@ -115,16 +115,16 @@ static __always_inline void add_write(__u32 dev, __u32 kind, __u64 cgroup, __u64
 	struct write_key key = { .cgroup = cgroup, .dev = dev, .kind = kind };
 
 	if (!add(&writes, &key, bytes))
-		lost(LOSS_WRITES_FULL);
+		count_loss(LOSS_WRITES_FULL);
 }
 
-/* The cgroup that an inode's write-back belongs to, else 0. */
+/* The cgroup that an inode's writeback belongs to, else 0. */
 static __always_inline __u64 writeback_owner(struct inode *inode)
 {
-	/* A memory cgroup, which may be deeper than the one that the io controller is enabled for. */
-	__u64 cgroup = id_of(BPF_CORE_READ(inode, i_wb, memcg_css, cgroup));
+	/* The memory cgroup, which may be a descendant of the one that the io controller is enabled for. */
+	__u64 cgroup = cgroup_id(BPF_CORE_READ(inode, i_wb, memcg_css, cgroup));
 
-	return cgroup ? cgroup : id_of(BPF_CORE_READ(inode, i_wb, blkcg_css, cgroup));
+	return cgroup ? cgroup : cgroup_id(BPF_CORE_READ(inode, i_wb, blkcg_css, cgroup));
 }
 
 static __always_inline __u64 bio_cgroup(struct bio *bio)
@@ -132,8 +132,8 @@ static __always_inline __u64 bio_cgroup(struct bio *bio)
 	if (!bio)
 		return 0;
 	if (bpf_core_field_exists(bio->bi_blkg))
-		return id_of(bio->bi_blkg->blkcg->css.cgroup);
-	return id_of(((struct bio___blkcg *)bio)->bi_blkcg->css.cgroup);
+		return cgroup_id(bio->bi_blkg->blkcg->css.cgroup);
+	return cgroup_id(((struct bio___blkcg *)bio)->bi_blkcg->css.cgroup);
 }
 
 static __always_inline bool is_meta(unsigned int flags)

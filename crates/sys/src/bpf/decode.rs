@@ -1,4 +1,4 @@
-//! From the bytes of maps and ring buffer to values. Pure: nothing here touches BPF.
+//! Decoding of map entries and ring buffer records. Pure: nothing here touches BPF.
 
 use bulkhead_core::observe::record::{
     CgroupId, Commit, LogWrite, Losses, Record, Service, ServiceClass, ServiceKey, ShareKey, ShareKind, Sync, WriteKey,
@@ -14,7 +14,7 @@ use super::generated::{
     share_key, sync_record, write_key,
 };
 
-/// A structure of `record.h`: plain numbers without padding between them, for which every pattern of bits is a value.
+/// A structure of `record.h`: integers without implicit padding, for which every bit pattern is valid.
 ///
 /// # Safety
 /// The type must be `#[repr(C)]` and consist of integers only.
@@ -37,23 +37,23 @@ unsafe impl Plain for service_key {}
 // SAFETY: as above.
 unsafe impl Plain for service {}
 
-/// Reads a structure; `None` when there are too few bytes for it.
+/// Reads a structure; `None` if there are too few bytes.
 pub(super) fn read<T: Plain>(bytes: &[u8]) -> Option<T> {
     if bytes.len() < size_of::<T>() {
         return None;
     }
-    // SAFETY: there are at least as many bytes as T has, any of their patterns is a T, and the read needs no alignment.
+    // SAFETY: there are at least `size_of::<T>()` bytes, any bit pattern is a valid T, and the read needs no alignment.
     Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
 }
 
 /// The bytes of a structure.
 pub(super) fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     let start: *const u8 = std::ptr::from_ref(value).cast();
-    // SAFETY: the bytes are those of a live T that has no padding, borrowed for as long as it.
+    // SAFETY: the bytes are those of a live T without padding, borrowed for the same lifetime.
     unsafe { std::slice::from_raw_parts(start, size_of::<T>()) }
 }
 
-/// The kernel's own `dev_t`: 12 bits major, 20 bits minor (`MINORBITS` of `<linux/kdev_t.h>`).
+/// The kernel's internal `dev_t`: 12 bits major, 20 bits minor (`MINORBITS` of `<linux/kdev_t.h>`).
 pub(super) fn dev_from_kernel(dev: u32) -> DevNo {
     DevNo::new(dev >> 20, dev & 0xf_ffff)
 }
@@ -66,7 +66,7 @@ fn cgroup(id: u64) -> Option<CgroupId> {
     (id != 0).then_some(CgroupId(id))
 }
 
-/// A record of the ring buffer; `None` when it is none of ours.
+/// A record of the ring buffer; `None` for an unknown or truncated one.
 pub(super) fn record(bytes: &[u8]) -> Option<Record> {
     let kind = u32::from_ne_bytes(bytes.first_chunk().copied()?);
     match kind {
@@ -128,7 +128,7 @@ pub(super) fn share(key: &[u8], value: &[u8]) -> Option<(ShareKey, u64)> {
         _ => return None,
     };
     let key = ShareKey { dev: dev_from_kernel(raw.dev), tid: raw.tid, kind, cgroup: cgroup(raw.cgroup) };
-    // Log vectors shrink, too: what one has taken away more of than it added is nothing.
+    // Log vectors can shrink: a negative sum counts as zero.
     Some((key, sum(value)?.cast_signed().max(0).cast_unsigned()))
 }
 
@@ -170,7 +170,7 @@ pub(super) fn device_service(key: &[u8], value: &[u8]) -> Option<(ServiceKey, Se
     Some((key, Service { busy_ns, read_bytes, written_bytes, requests }))
 }
 
-/// The cgroup in the key of `writes` or `services`, which both begin with it.
+/// The cgroup in a key of `writes` or `services`; both begin with it.
 pub(super) fn key_cgroup(key: &[u8]) -> Option<CgroupId> {
     cgroup(sum(key.get(..8)?)?)
 }
@@ -199,13 +199,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_of_a_descriptor_are_found_by_their_whole_name() {
+    fn fdinfo_fields_match_by_their_whole_name() {
         let text = "pos:\t0\nrun_time_ns:\t120\nrun_cnt:\t3\nverified_insns:\t451\n";
         assert_eq!((fdinfo(text, "run_cnt"), fdinfo(text, "run"), fdinfo(text, "memlock")), (Some(3), None, None));
     }
 
     #[test]
-    fn records_are_told_apart_and_broken_ones_left() {
+    fn records_are_decoded_by_type_and_truncated_ones_skipped() {
         let raw = commit_record {
             type_: RECORD_COMMIT,
             dev: 259 << 20 | 0xf_ffff,
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_survive_the_way_to_the_kernel_and_back() {
+    fn share_keys_round_trip() {
         let key = ShareKey {
             dev: DevNo::new(254, 3),
             tid: 17,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT OR Apache-2.0 */
 /*
- * Commits and fsyncs of ext4 as user space is told of them, whatever way they are watched.
+ * Records of ext4 commits and fsyncs, shared by both tracing methods.
  */
 #ifndef BULKHEAD_EXT4_H
 #define BULKHEAD_EXT4_H
 
 #include "common.h"
 
-/* A commit that its journal thread is working on. */
+/* A commit in progress. */
 struct commit {
 	__u64 begin_ns;
 	__u64 start_ns;
@@ -16,7 +16,7 @@ struct commit {
 	__u64 journal_bytes;
 	__u64 ordered_bytes;
 	__u32 dev;
-	__u32 journal_dev; /* 0 as long as it is not known */
+	__u32 journal_dev; /* 0 until it is known */
 	__u32 tid;
 	__u32 block_bytes;
 };
@@ -29,7 +29,7 @@ struct {
 	__type(value, struct commit);
 } commits SEC(".maps");
 
-/* 2 MiB: at 64 bytes a record, 30 000 fsyncs between two looks of user space. */
+/* 2 MiB: at 64 bytes a record, 30 000 fsyncs between two polls by user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 2 << 20);
@@ -48,12 +48,12 @@ static __always_inline void begin_commit(const struct commit *commit)
 	__u32 thread = thread_id();
 	__u64 zero = 0;
 
-	/* So that there is room for blocks of the next transaction whose owners' entries find none. */
+	/* Reserves the fallback entry for blocks of the next transaction whose owners' entries do not fit. */
 	lost_key.dev = commit->dev;
 	lost_key.tid = commit->tid + 1;
 	bpf_map_update_elem(&shares, &lost_key, &zero, BPF_NOEXIST);
 	if (bpf_map_update_elem(&commits, &thread, commit, BPF_ANY))
-		lost(LOSS_COMMITS_FULL);
+		count_loss(LOSS_COMMITS_FULL);
 }
 
 static __always_inline void commit_is_flushing(void)
@@ -72,7 +72,7 @@ static __always_inline void commit_is_logging(void)
 		commit->log_ns = bpf_ktime_get_ns();
 }
 
-/* Takes the calling thread's own commit. */
+/* Reports and removes the calling thread's commit. */
 static __always_inline void end_commit(const struct commit *commit, __u64 end_ns)
 {
 	struct commit_record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
@@ -93,18 +93,18 @@ static __always_inline void end_commit(const struct commit *commit, __u64 end_ns
 		record->block_bytes = commit->block_bytes;
 		bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	} else {
-		lost(LOSS_RING_FULL);
+		count_loss(LOSS_RING_FULL);
 	}
 	bpf_map_delete_elem(&commits, &thread);
 }
 
-/* A transaction ended without a commit. */
+/* A transaction was dropped from the journal. */
 static __always_inline void report_dropped(__u32 dev, __u32 tid)
 {
 	struct dropped_record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 
 	if (!record) {
-		lost(LOSS_RING_FULL);
+		count_loss(LOSS_RING_FULL);
 		return;
 	}
 	record->type = RECORD_DROPPED;
@@ -114,13 +114,13 @@ static __always_inline void report_dropped(__u32 dev, __u32 tid)
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 }
 
-/* An fsync that needed a transaction ends now. */
+/* An fsync that needed transaction `tid` ends now. */
 static __always_inline void report_sync(__u32 dev, __u32 tid, __u64 start_ns, __u64 cgroup)
 {
 	struct sync_record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 
 	if (!record) {
-		lost(LOSS_RING_FULL);
+		count_loss(LOSS_RING_FULL);
 		return;
 	}
 	record->type = RECORD_SYNC;

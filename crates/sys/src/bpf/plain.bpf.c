@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT OR Apache-2.0
 /*
- * The same account as bulkhead.bpf.c, for kernels that do not describe their structures: from the fields of plain tracepoints alone.
+ * The same accounting as bulkhead.bpf.c, for kernels without BTF: from the fields of plain tracepoints alone.
  *
- * What their fields do not tell is guessed from their order, or left out: which transaction an fsync needed (the last one whose
- * commit ended meanwhile), which block was dirtied (no parts in common blocks, no early-commit surcharge), who made a request
- * of a device (no device time by cgroup).
+ * Information that the fields lack is inferred from the order of events, or omitted: the transaction that an fsync needed is
+ * inferred (the last one whose commit ended meanwhile); dirtied blocks (no shares of common blocks, no early-commit surcharge)
+ * and the cgroup of a request (no device time by cgroup) are omitted.
  */
 #include "ext4.h"
 
-/* Where each field is in its event: enum plain_field, by the format files of tracefs. */
+/* Offset of each field in its event, by enum plain_field; from the format files of tracefs. */
 const volatile __u32 offsets[N_FIELDS] SEC(".rodata.offsets") = {};
 
 /* The last commit of a journal. */
 struct last_commit {
-	__u64 start_ns; /* the next transaction began behind it */
+	__u64 start_ns; /* the next transaction began after this */
 	__u64 end_ns;
 	__u32 ended_tid;
 	__u32 pad;
@@ -25,8 +25,8 @@ struct {
 	__type(value, struct last_commit);
 } last_commits SEC(".maps");
 
-/* The cgroup for which a thread writes an inode back. */
-struct errand {
+/* The cgroup that owns the inode which a thread writes back. */
+struct work_owner {
 	__u64 cgroup;
 	__u64 ends_with_handle;
 };
@@ -34,10 +34,10 @@ struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
 	__type(key, __u32);
-	__type(value, struct errand);
-} errands SEC(".maps");
+	__type(value, struct work_owner);
+} work_owners SEC(".maps");
 
-/* And whose inodes those were, for kernel threads that complete the writes. */
+/* Owners of inodes under writeback, for kernel threads that complete the writes. */
 struct inode_key {
 	__u64 ino;
 	__u32 dev;
@@ -50,7 +50,7 @@ struct {
 	__type(value, __u64);
 } inodes SEC(".maps");
 
-/* What a thread is about to write, and to the journal of which file system. */
+/* Journal writes that a thread is about to submit, and the file system. */
 #define WRITING_SUPERBLOCK 1u
 #define WRITING_FAST_COMMIT 2u
 struct target {
@@ -86,10 +86,10 @@ struct {
 SEC("tracepoint/writeback/writeback_single_inode_start")
 int writeback_single_inode_start(void *event)
 {
-	struct errand errand = { .cgroup = FIELD(event, __u64, FIELD_WRITEBACK_CGROUP) };
+	struct work_owner owner = { .cgroup = FIELD(event, __u64, FIELD_WRITEBACK_CGROUP) };
 	__u32 thread = thread_id();
 
-	bpf_map_update_elem(&errands, &thread, &errand, BPF_ANY);
+	bpf_map_update_elem(&work_owners, &thread, &owner, BPF_ANY);
 	return 0;
 }
 
@@ -98,7 +98,7 @@ int writeback_single_inode(void *event)
 {
 	__u32 thread = thread_id();
 
-	bpf_map_delete_elem(&errands, &thread);
+	bpf_map_delete_elem(&work_owners, &thread);
 	return 0;
 }
 
@@ -106,15 +106,15 @@ SEC("tracepoint/ext4/ext4_writepages")
 int ext4_writepages(void *event)
 {
 	__u32 thread = thread_id();
-	struct errand *errand = bpf_map_lookup_elem(&errands, &thread);
+	struct work_owner *owner = bpf_map_lookup_elem(&work_owners, &thread);
 	struct inode_key key = {};
 	__u64 cgroup;
 
-	if (!errand || errand->ends_with_handle)
+	if (!owner || owner->ends_with_handle)
 		return 0;
 	key.dev = FIELD(event, __u32, FIELD_WRITEPAGES_DEV);
 	key.ino = FIELD(event, __u64, FIELD_WRITEPAGES_INO);
-	cgroup = errand->cgroup;
+	cgroup = owner->cgroup;
 	bpf_map_update_elem(&inodes, &key, &cgroup, BPF_ANY);
 	return 0;
 }
@@ -128,24 +128,24 @@ static __always_inline bool is_worker(void)
 	       comm[6] == 'r' && comm[7] == '/';
 }
 
-/* A worker that converts extents after their data was written has no other event with the inode. */
+/* A worker that converts unwritten extents after writeback has no other event with the inode. */
 SEC("tracepoint/ext4/ext4_mark_inode_dirty")
 int ext4_mark_inode_dirty(void *event)
 {
-	struct errand errand = { .ends_with_handle = 1 };
+	struct work_owner owner = { .ends_with_handle = 1 };
 	__u32 thread = thread_id();
 	struct inode_key key = {};
 	__u64 *cgroup;
 
-	if (!is_worker() || bpf_map_lookup_elem(&errands, &thread))
+	if (!is_worker() || bpf_map_lookup_elem(&work_owners, &thread))
 		return 0;
 	key.dev = FIELD(event, __u32, FIELD_DIRTY_DEV);
 	key.ino = FIELD(event, __u64, FIELD_DIRTY_INO);
 	cgroup = bpf_map_lookup_elem(&inodes, &key);
 	if (!cgroup)
 		return 0;
-	errand.cgroup = *cgroup;
-	bpf_map_update_elem(&errands, &thread, &errand, BPF_ANY);
+	owner.cgroup = *cgroup;
+	bpf_map_update_elem(&work_owners, &thread, &owner, BPF_ANY);
 	return 0;
 }
 
@@ -154,11 +154,11 @@ int jbd2_handle_stats(void *event)
 {
 	int dirtied_blocks = FIELD(event, int, FIELD_HANDLE_DIRTIED);
 	__u32 thread = thread_id();
-	struct errand *errand = bpf_map_lookup_elem(&errands, &thread);
-	__u64 cgroup = errand ? errand->cgroup : bpf_get_current_cgroup_id();
+	struct work_owner *owner = bpf_map_lookup_elem(&work_owners, &thread);
+	__u64 cgroup = owner ? owner->cgroup : bpf_get_current_cgroup_id();
 
-	if (errand && errand->ends_with_handle)
-		bpf_map_delete_elem(&errands, &thread);
+	if (owner && owner->ends_with_handle)
+		bpf_map_delete_elem(&work_owners, &thread);
 	if (dirtied_blocks > 0)
 		add_share(FIELD(event, __u32, FIELD_HANDLE_DEV), FIELD(event, __u32, FIELD_HANDLE_TID), SHARE_DIRTIED, cgroup,
 			  dirtied_blocks);
@@ -270,7 +270,7 @@ int ext4_fc_commit_stop(void *event)
 	return 0;
 }
 
-/* The letters for a request's operation and flags (kernel blk_fill_rwbs): a flush that comes before it, W, F, A, S, M. */
+/* Letters of a request's operation and flags (kernel blk_fill_rwbs): F for a preflush, then W, F, A, S, M. */
 #define N_LETTERS 8
 static __always_inline bool is_write(const char letters[N_LETTERS])
 {
@@ -306,10 +306,10 @@ int block_bio_queue(void *event)
 	}
 	commit = own_commit();
 	if (commit) {
-		/* Stacked devices hand the bio on in the same thread, under other numbers. */
+		/* Stacked devices resubmit the bio in the same thread, with another device number. */
 		if (has_meta(letters) && !commit->journal_dev) {
 			commit->journal_dev = dev;
-			/* Each block of the journal is a bio of its own. */
+			/* Each journal block is a separate bio. */
 			commit->block_bytes = bytes;
 			bpf_map_update_elem(&journals, &dev, &commit->dev, BPF_ANY);
 		}
@@ -317,7 +317,7 @@ int block_bio_queue(void *event)
 			__sync_fetch_and_add(&commit->journal_bytes, bytes);
 		} else if (!has_meta(letters) && dev == commit->dev) {
 			__sync_fetch_and_add(&commit->ordered_bytes, bytes);
-			/* Whose data it is, no event tells. */
+			/* No event has the owner of the data. */
 		}
 		return 0;
 	}

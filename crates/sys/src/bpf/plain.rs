@@ -1,5 +1,5 @@
-//! The programs that see fields of tracepoints alone, and where those fields are, by the format files of tracefs (`Documentation/trace/events.rst`): all that
-//! programs know that cannot ask the kernel for its structures.
+//! The programs that use only the fields of tracepoints, and the offsets of these fields, from the format files of tracefs
+//! (`Documentation/trace/events.rst`). For kernels without BTF.
 
 use std::path::{Path, PathBuf};
 
@@ -53,7 +53,7 @@ pub(super) fn offsets(roots: &Roots) -> Result<[u32; N_FIELDS as usize], BpfErro
     Ok(offsets)
 }
 
-/// Loads the programs, which look for fields at these offsets.
+/// Loads the programs with these field offsets.
 pub(super) fn load(offsets: &[u32; N_FIELDS as usize]) -> libbpf_rs::Result<Object> {
     let mut object = ObjectBuilder::default().name("bulkhead")?.open_memory(&OBJECT.0)?;
     let bytes: Vec<u8> = offsets.iter().flat_map(|offset| offset.to_ne_bytes()).collect();
@@ -62,14 +62,14 @@ pub(super) fn load(offsets: &[u32; N_FIELDS as usize]) -> libbpf_rs::Result<Obje
     object.load()
 }
 
-/// Where libbpf looks for them, too.
+/// The directory of events; the same candidates as in libbpf.
 fn events(roots: &Roots) -> Result<PathBuf, BpfError> {
     let places = ["kernel/tracing/events", "kernel/debug/tracing/events"].map(|place| roots.sys.join(place));
     let first = places[0].clone();
     places.into_iter().find(|path| Path::is_dir(path)).ok_or(BpfError::NoTracefs { path: first })
 }
 
-/// The offset of a field that has at least this size.
+/// The offset of a field of at least this size.
 fn offset(format: &str, field: &str, size: u32) -> Option<u32> {
     format.lines().find_map(|line| {
         let mut parts = line.trim().split(';').map(str::trim);
@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn all_fields_have_their_place() {
+    fn every_field_index_occurs_once() {
         let mut indices: Vec<u32> = FIELDS.iter().map(|(index, ..)| *index).collect();
         indices.sort_unstable();
         assert_eq!(indices, (0..N_FIELDS).collect::<Vec<_>>());
     }
 
     #[test]
-    fn a_host_without_tracefs_is_told_so() {
+    fn without_tracefs_the_error_names_its_path() {
         let base = tempfile::tempdir().unwrap();
         let error = offsets(&Roots::under(base.path())).unwrap_err();
         assert!(

@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT OR Apache-2.0
 /*
- * Whose changes are in which checkpoint of an XFS log, and what was written to that log.
+ * Ownership of changes in each checkpoint of an XFS log, and bytes written to that log.
  *
- * XFS collects changes in memory (its CIL) as log vectors, one per changed item, and writes them as a checkpoint. A cgroup's part
- * is by how much its transactions made those vectors grow. All vectors of a checkpoint together are what it puts into the log;
- * record headers and padding come on top. Decides nothing: core::observe::log turns the figures into charges.
+ * XFS collects changes in memory (the CIL) as log vectors, one per changed item, and writes them as a checkpoint. A cgroup's
+ * share is the growth of those vectors by its transactions. A checkpoint writes all its vectors to the log, plus record headers
+ * and padding. No policy: core::observe::log turns the figures into charges.
  *
- * An object of its own, because it can be loaded only where xfs is.
+ * A separate object, because it can be loaded only if xfs is present.
  */
 #include "common.h"
 
 #include <bpf/bpf_tracing.h>
 
-/* More items than any transaction has: those that log most have some hundreds. */
+/* More items than any transaction has; the largest have some hundreds. */
 #define MAX_ITEMS 4096
 
 /*
- * A checkpoint of a mount. Checkpoints are numbered from one in each mount, whose time is that of its kernel thread xfsaild:
- * numbers and addresses of one before are used again.
+ * A checkpoint of a mount. Sequence numbers restart at one with each mount, and addresses are reused; the start time of the
+ * kernel thread xfsaild identifies the mount.
  */
 struct checkpoint {
 	__u64 mounted_ns;
 	__s64 sequence;
 };
 
-/* The size of an item's log vector, and the checkpoint that has it. */
+/* Size of an item's log vector, and its checkpoint. */
 struct item {
 	struct checkpoint checkpoint;
 	__u64 bytes;
 };
 
-/* An iclog on its way to the device. */
+/* An iclog being written. */
 struct log_write {
 	__u64 requester;
 	__u64 active_bytes;
@@ -42,7 +42,7 @@ struct log_write {
 	__u32 iclog_bytes;
 };
 
-/* 96 bytes x 32768 = 3 MiB. Least recently used, because items end unseen. Key: the item's address. */
+/* 96 bytes x 32768 = 3 MiB. LRU, because freeing of items is not traced. Key: the item's address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 32768);
@@ -58,7 +58,7 @@ struct {
 	__type(value, struct log_write);
 } iclogs SEC(".maps");
 
-/* Who was the first to force a checkpoint that still took transactions. */
+/* The first cgroup that forced a checkpoint while it was open. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -66,7 +66,7 @@ struct {
 	__type(value, __u64);
 } requesters SEC(".maps");
 
-/* Who dropped the last reference to an inode that a kernel thread will inactivate. Key: its address. */
+/* The cgroup that dropped the last reference to an inode which a kernel thread will inactivate. Key: its address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -74,15 +74,15 @@ struct {
 	__type(value, __u64);
 } inactive SEC(".maps");
 
-/* For whom a kernel thread is at work, until its next transaction that does not go on from the one before. */
+/* The cgroup on whose behalf a kernel thread works, until it allocates a new transaction (rolled ones keep it). */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
 	__type(key, __u32);
 	__type(value, __u64);
-} errands SEC(".maps");
+} work_owners SEC(".maps");
 
-/* 1 MiB: 16 000 log writes between two looks of user space. */
+/* 1 MiB: 16 000 log writes between two polls by user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
@@ -90,8 +90,8 @@ struct {
 
 /* A walk over the items of a transaction. */
 struct walk {
-	__u64 node; /* address of the list_head of the next item */
-	__u64 head; /* and of the list's own */
+	__u64 node; /* address of the next item's list_head */
+	__u64 head; /* address of the list's head */
 	struct checkpoint checkpoint;
 	__s64 growth;
 	__u64 owner;
@@ -103,7 +103,7 @@ static __always_inline __u32 fs_dev(struct xfs_mount *mount)
 	return BPF_CORE_READ(mount, m_super, s_dev);
 }
 
-/* A checkpoint of the mount that this thread uses. */
+/* A checkpoint of a mount. */
 static __always_inline struct checkpoint checkpoint_of(struct xfs_mount *mount, __s64 sequence)
 {
 	struct checkpoint checkpoint = { .sequence = sequence };
@@ -117,8 +117,8 @@ static __always_inline bool is_same(const struct checkpoint *one, const struct c
 	return one->sequence == other->sequence && one->mounted_ns == other->mounted_ns;
 }
 
-/* For whom a kernel thread changes an inode; 0 where nobody is known. */
-static __always_inline __u64 owner_of(struct xfs_log_item *item)
+/* The cgroup on whose behalf a kernel thread changes an inode; 0 if unknown. */
+static __always_inline __u64 inode_owner(struct xfs_log_item *item)
 {
 	struct xfs_inode_log_item *of_inode = (void *)item - bpf_core_field_offset(struct xfs_inode_log_item, ili_item);
 	struct xfs_inode *xfs_inode = BPF_CORE_READ(of_inode, ili_inode);
@@ -127,12 +127,12 @@ static __always_inline __u64 owner_of(struct xfs_log_item *item)
 
 	if (BPF_CORE_READ(inode, i_wb))
 		return writeback_owner(inode);
-	/* One that is inactivated belongs to no write-back any more. */
+	/* An inode under inactivation has no writeback owner any more. */
 	dropped_by = bpf_map_lookup_elem(&inactive, &address);
 	return dropped_by ? *dropped_by : 0;
 }
 
-/* Atomic, so that the verifier does not follow the sum's bounds from one item to the next, and so comes to an end. */
+/* Atomic, so that the verifier does not track the sum's bounds across items; otherwise it would not converge. */
 static __always_inline void grow(struct walk *walk, __s64 bytes)
 {
 	__sync_fetch_and_add(&walk->growth, bytes);
@@ -152,11 +152,11 @@ static long visit(__u32 index, struct walk *walk)
 	item = (void *)node - bpf_core_field_offset(struct xfs_log_item, li_trans);
 	walk->node = (__u64)BPF_CORE_READ(node, next);
 	if (walk->wants_owner && !walk->owner && BPF_CORE_READ(item, li_type) == XFS_LI_INODE)
-		walk->owner = owner_of(item);
+		walk->owner = inode_owner(item);
 	flags = BPF_CORE_READ(item, li_flags);
 	if (!(flags & XFS_LI_DIRTY))
 		return 0;
-	/* None if there was nothing to format. */
+	/* 0 if there was nothing to format. */
 	bytes = BPF_CORE_READ(item, li_lv, lv_bytes);
 	if (bytes <= 0)
 		return 0;
@@ -179,19 +179,19 @@ static long visit(__u32 index, struct walk *walk)
 static __always_inline __u64 transaction_owner(struct walk *walk)
 {
 	__u32 thread = thread_id();
-	__u64 *errand;
+	__u64 *owner;
 
 	if (!walk->wants_owner)
 		return bpf_get_current_cgroup_id();
 	if (walk->owner) {
-		bpf_map_update_elem(&errands, &thread, &walk->owner, BPF_ANY);
+		bpf_map_update_elem(&work_owners, &thread, &walk->owner, BPF_ANY);
 		return walk->owner;
 	}
-	errand = bpf_map_lookup_elem(&errands, &thread);
-	return errand ? *errand : 0;
+	owner = bpf_map_lookup_elem(&work_owners, &thread);
+	return owner ? *owner : 0;
 }
 
-/* The transaction's items are in the checkpoint, which cannot be closed before this is over. */
+/* The transaction's items are in the checkpoint, which stays open while this runs. */
 SEC("tp_btf/xfs_trans_commit_items")
 int BPF_PROG(xfs_trans_commit_items, struct xfs_trans *transaction)
 {
@@ -206,26 +206,26 @@ int BPF_PROG(xfs_trans_commit_items, struct xfs_trans *transaction)
 	walk.checkpoint = checkpoint_of(mount, BPF_CORE_READ(mount, m_log, l_cilp, xc_ctx, sequence));
 	walk.wants_owner = is_kernel_thread();
 	if (bpf_loop(MAX_ITEMS, visit, &walk, 0) == MAX_ITEMS)
-		lost(LOSS_SHARES_GONE);
-	/* Items may have shrunk: what is taken from a sum was added to it before, nearly always by the same one. */
+		count_loss(LOSS_SHARES_GONE);
+	/* Growth is negative if items shrank. It was added before, nearly always to the same cgroup. */
 	if (walk.growth)
 		add_share(fs_dev(mount), (__u32)walk.checkpoint.sequence, SHARE_LOGGED, transaction_owner(&walk),
 			  (__u64)walk.growth);
 	return 0;
 }
 
-/* A transaction that does not go on from one before. */
+/* A new transaction, not one rolled from another. */
 SEC("tp_btf/xfs_trans_alloc")
 int BPF_PROG(xfs_trans_alloc)
 {
 	__u32 thread = thread_id();
 
 	if (is_kernel_thread())
-		bpf_map_delete_elem(&errands, &thread);
+		bpf_map_delete_elem(&work_owners, &thread);
 	return 0;
 }
 
-/* An intent that is done in the checkpoint that it was logged in is not written. */
+/* An intent that completes in the checkpoint that logged it is not written (whiteout). */
 SEC("tp_btf/xfs_cil_whiteout_mark")
 int BPF_PROG(xfs_cil_whiteout_mark, struct xfs_log_item *item)
 {
@@ -266,7 +266,7 @@ int BPF_PROG(xfs_log_force, struct xfs_mount *mount, __s64 sequence)
 	__u64 cgroup = bpf_get_current_cgroup_id();
 	struct checkpoint key;
 
-	/* One that is closed already is on its way without this. */
+	/* A closed checkpoint is being written anyway. */
 	if (!mount || !sequence || is_kernel_thread() ||
 	    sequence != BPF_CORE_READ(mount, m_log, l_cilp, xc_current_sequence))
 		return 0;
@@ -275,7 +275,7 @@ int BPF_PROG(xfs_log_force, struct xfs_mount *mount, __s64 sequence)
 	return 0;
 }
 
-/* How much of the log holds changes that are not at their places yet. */
+/* Size of the active part of the log: changes not yet written in place. */
 static __always_inline __u64 active_bytes(struct xlog *log)
 {
 	__u64 tail = BPF_CORE_READ(log, l_tail_lsn.counter);
@@ -301,7 +301,7 @@ int BPF_PROG(xlog_iclog_write, struct xlog_in_core *iclog)
 	address = (__u64)iclog + bpf_core_field_offset(struct xlog_in_core, ic_bio);
 	log = BPF_CORE_READ(iclog, ic_log);
 	mount = BPF_CORE_READ(log, l_mp);
-	/* The newest one that takes no more transactions. */
+	/* The newest closed checkpoint. */
 	key = checkpoint_of(mount, BPF_CORE_READ(log, l_cilp, xc_ctx, sequence) - 1);
 	write.dev = fs_dev(mount);
 	write.log_dev = BPF_CORE_READ(log, l_targ, bt_bdev, bd_dev);
@@ -309,7 +309,7 @@ int BPF_PROG(xlog_iclog_write, struct xlog_in_core *iclog)
 	write.active_bytes = active_bytes(log);
 	write.header_bytes = BPF_CORE_READ(log, l_iclog_hsize);
 	write.iclog_bytes = BPF_CORE_READ(log, l_iclog_size);
-	/* What comes on top of the vectors once per checkpoint: a header, the commit record, and padding behind it. */
+	/* Per checkpoint, beyond the vectors: a header, the commit record, and padding after it. */
 	write.overhead_bytes = write.header_bytes + BASIC_BLOCK_BYTES + BPF_CORE_READ(log, l_iclog_roundoff);
 	requester = bpf_map_lookup_elem(&requesters, &key);
 	write.requester = requester ? *requester : 0;
@@ -323,7 +323,7 @@ static __always_inline void report(const struct log_write *write, __u32 bytes)
 	struct log_record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
 
 	if (!record) {
-		lost(LOSS_RING_FULL);
+		count_loss(LOSS_RING_FULL);
 		return;
 	}
 	record->type = RECORD_LOG;
@@ -345,7 +345,7 @@ int BPF_PROG(xfs_bio_queue, struct bio *bio)
 {
 	unsigned int flags, bytes;
 	struct log_write *write;
-	__u32 dev, *of;
+	__u32 dev, *fs;
 	__u64 address;
 
 	if (!bio)
@@ -358,7 +358,7 @@ int BPF_PROG(xfs_bio_queue, struct bio *bio)
 	address = (__u64)bio;
 	write = bpf_map_lookup_elem(&iclogs, &address);
 	if (!write) {
-		/* At the end of the log an iclog is split in two: the first part is a bio that is chained to its own. */
+		/* At the end of the log an iclog is split: the first part is a bio chained to the iclog's own. */
 		address = (__u64)BPF_CORE_READ(bio, bi_private);
 		write = bpf_map_lookup_elem(&iclogs, &address);
 	}
@@ -367,8 +367,8 @@ int BPF_PROG(xfs_bio_queue, struct bio *bio)
 		add_write(write->dev, WRITE_LOG, bio_cgroup(bio), bytes);
 		return 0;
 	}
-	of = bpf_map_lookup_elem(&journals, &dev);
-	if (of)
-		add_write(*of, WRITE_CHECKPOINT, bio_cgroup(bio), bytes);
+	fs = bpf_map_lookup_elem(&journals, &dev);
+	if (fs)
+		add_write(*fs, WRITE_CHECKPOINT, bio_cgroup(bio), bytes);
 	return 0;
 }

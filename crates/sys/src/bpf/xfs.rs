@@ -18,7 +18,7 @@ use crate::roots::Roots;
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/xfs.bpf.o")));
 
 const MAPS: Maps = Maps {
-    transient: &["shares", "items", "iclogs", "requesters", "inactive", "errands"],
+    transient: &["shares", "items", "iclogs", "requesters", "inactive", "work_owners"],
     counted: &["writes", "journals"],
 };
 
