@@ -272,7 +272,7 @@ impl<'a> Worker<'a> {
             tracer.detach();
             // Events since the last poll; the shares of its commits are still there.
             self.xfs.detach();
-            match tracer.look() {
+            match tracer.poll() {
                 Ok(mut batch) => {
                     batch.merge(self.xfs.poll());
                     self.shared.lock().observer.finish(batch);
@@ -311,7 +311,7 @@ impl<'a> Worker<'a> {
             self.xfs.attach();
             self.shared.lock().observer.observation_started(bpf::now_ns());
         }
-        let mut batch = tracer.look()?;
+        let mut batch = tracer.poll()?;
         batch.merge(self.xfs.poll());
         let mut state = self.shared.lock();
         if let Some(last) = self.last_poll.replace(began) {
@@ -321,8 +321,8 @@ impl<'a> Worker<'a> {
         let unknown = batch.records.len() + batch.shares.len() > 0 && self.namer.has_unknown(&batch);
         let used_up = state.observer.step(batch);
         drop(state);
-        tracer.forget_shares(&used_up)?;
-        self.xfs.forget_shares(&used_up);
+        tracer.evict_shares(&used_up)?;
+        self.xfs.evict_shares(&used_up);
         let due = if unknown { NEW_NAMES } else { NAMES };
         if self.last_names.is_none_or(|last| last.elapsed() >= due) {
             self.names(tracer)?;
@@ -339,8 +339,8 @@ impl<'a> Worker<'a> {
         let changes = self.namer.refresh(&devices, &cgroups);
         // Also those that are gone for longer: their last pages may have been written only now.
         if !changes.gone.is_empty() {
-            tracer.forget_cgroups(&changes.gone)?;
-            self.xfs.forget_cgroups(&changes.gone);
+            tracer.evict_cgroups(&changes.gone)?;
+            self.xfs.evict_cgroups(&changes.gone);
         }
         self.xfs.refresh(&self.roots, &changes.xfs, tracer.is_attached());
         let mut state = self.shared.lock();
@@ -441,7 +441,7 @@ fn self_test(roots: &Roots, tracer: &mut Tracer) -> Result<(), SelfTest> {
     let before = written()?;
     scratch.exercise().map_err(|error| failed(format!("cannot write to the scratch file system ({error})")))?;
     let saw = written()? - before;
-    let batch = tracer.look().map_err(SelfTest::Bpf)?;
+    let batch = tracer.poll().map_err(SelfTest::Bpf)?;
     tracer.detach();
     let Charged { owned, unowned, pending } = charged(batch, scratch.fs_dev());
     // On a slow host the journal's superblock may be written after the last commit: the next one would pay for it.

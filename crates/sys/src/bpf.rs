@@ -1,13 +1,13 @@
-//! The kernel's own account of journals: BPF programs on the tracepoints of jbd2, ext4 and the block layer.
+//! The kernel's accounting of journals: BPF programs on the tracepoints of jbd2, ext4 and the block layer.
 //!
-//! Owns loading and attaching them and reading what they counted. Does not decide who pays (`bulkhead_core::observe`).
+//! Owns loading and attaching them and reading their counters. Does not decide who is charged (`bulkhead_core::observe`).
 //!
-//! Loading takes a while (0.2 s, under emulation up to a minute): do it once. As long as the programs are not attached they
-//! cost nothing. They go with the [`Tracer`], also when its process is killed: nothing is pinned.
+//! Loading is slow (0.2 s, under emulation up to a minute): do it once. Detached programs cost nothing. They are removed with the
+//! [`Tracer`], also if its process is killed: nothing is pinned.
 
 mod decode;
-mod loaded;
 mod plain;
+mod tracer;
 pub mod xfs;
 
 #[expect(non_camel_case_types, unreachable_pub, dead_code, reason = "generated from record.h by bindgen")]
@@ -15,40 +15,37 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/record.rs"));
 }
 
-use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::PathBuf;
 
-use bulkhead_core::observe::record::{Batch, CgroupId, ShareKey};
-use bulkhead_core::units::DevNo;
 use libbpf_rs::{Object, ObjectBuilder};
 use rustix::time::{ClockId, clock_gettime};
 
-use self::loaded::{Loaded, Maps};
+pub use self::tracer::Tracer;
+use self::tracer::{Maps, Scope};
 use crate::roots::Roots;
 
-/// The compiled programs, aligned as libelf wants them.
+/// The compiled programs, aligned for libelf.
 #[repr(align(8))]
 struct Aligned<T: ?Sized>(T);
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/bulkhead.bpf.o")));
 
-/// How the programs see what the kernel does.
+/// How the programs access kernel data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Tracepoints with the kernel's own structures, whose fields its type information tells (BTF).
+    /// Tracepoints with access to kernel structures, by type information (BTF).
     TypedTracepoints,
-    /// Fields of tracepoints alone: charges as exact, but by less. Whose device time it was is not told, nor which blocks were
-    /// dirtied, and which commit an fsync needed is inferred.
+    /// Fields of tracepoints alone: sums are as exact, their attribution is less so. The cgroup of device time and the dirtied
+    /// blocks are unknown; the commit that an fsync needed is inferred.
     PlainTracepoints,
 }
 
 impl Method {
-    /// All of them, the best first.
+    /// All methods, in order of preference.
     pub const ALL: [Self; 2] = [Self::TypedTracepoints, Self::PlainTracepoints];
 
-    /// The word for it in JSON and metrics.
+    /// Its name in JSON and metrics.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -71,30 +68,30 @@ impl Method {
     }
 }
 
-/// The journals cannot be traced.
+/// Journals cannot be traced.
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
-    /// The kernel does not describe its structures, so that the programs cannot find their fields.
-    #[error("the kernel has no type information: {path} is not there (CONFIG_DEBUG_INFO_BTF)")]
+    /// The kernel has no BTF, so the programs cannot locate the fields of its structures.
+    #[error("the kernel has no type information: {path} does not exist (CONFIG_DEBUG_INFO_BTF)")]
     NoBtf {
-        /// Where it should be.
+        /// The missing file.
         path: PathBuf,
     },
-    /// The events of tracepoints are not described.
-    #[error("tracefs is not mounted: {path} is not there (`mount -t tracefs tracefs /sys/kernel/tracing`)")]
+    /// There are no format files of tracepoints.
+    #[error("tracefs is not mounted: {path} does not exist (`mount -t tracefs tracefs /sys/kernel/tracing`)")]
     NoTracefs {
-        /// Where it should be.
+        /// The missing directory.
         path: PathBuf,
     },
-    /// An event is not as the programs know it.
-    #[error("the tracepoint has no field {field} that can be used, by {path}")]
+    /// A tracepoint lacks a field that the programs need.
+    #[error("the tracepoint has no usable field {field} ({path})")]
     NoField {
-        /// The file that describes it.
+        /// The format file.
         path: PathBuf,
         /// The field.
         field: &'static str,
     },
-    /// ext4 is not in the kernel, or its module is not loaded; nor is there an XFS.
+    /// ext4 is neither built in nor loaded, and no XFS is mounted.
     #[error("ext4 is not loaded, and no XFS is mounted (mount one of them, or `modprobe ext4`)")]
     NoExt4,
     /// The list of file systems cannot be read.
@@ -109,13 +106,13 @@ pub enum BpfError {
     /// The kernel refused the programs.
     #[error("cannot load the BPF programs{hint}")]
     Load {
-        /// What probably stands in the way, as a text to append; empty when that is not known.
+        /// The probable cause, as a text to append; empty if unknown.
         hint: &'static str,
         /// The kernel's reason.
         #[source]
         source: libbpf_rs::Error,
     },
-    /// The kernel refused to run a program.
+    /// The kernel refused to attach a program.
     #[error("cannot attach BPF program {program}")]
     Attach {
         /// Its name, which is the tracepoint's.
@@ -135,34 +132,19 @@ pub enum BpfError {
     },
 }
 
-/// A program in the kernel.
+/// A loaded BPF program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// What it is called, which is what it is attached to.
+    /// Its name, the same as that of its tracepoint or function.
     pub name: String,
-    /// Its instructions as compiled.
+    /// Instructions as compiled.
     pub n_instructions: u64,
-    /// Instructions that the verifier followed, over all paths; 0 on kernels that do not say (before 5.16).
+    /// Instructions processed by the verifier, over all paths; 0 on kernels that do not report it (before 5.16).
     pub n_verified: u64,
-    /// How often it ran while statistics were on ([`Tracer::statistics`]).
+    /// Runs while statistics were enabled ([`Tracer::statistics`]).
     pub n_runs: u64,
-    /// Nanoseconds that these runs took.
+    /// Duration of these runs in nanoseconds.
     pub run_ns: u64,
-}
-
-/// The programs in the kernel. Not attached at first.
-pub struct Tracer {
-    loaded: Loaded,
-    method: Method,
-    has_ext4: bool,
-    /// Why programs on functions do not run.
-    without_functions: Option<String>,
-}
-
-impl std::fmt::Debug for Tracer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tracer").field("attached", &self.is_attached()).finish_non_exhaustive()
-    }
 }
 
 impl Tracer {
@@ -176,14 +158,14 @@ impl Tracer {
             return Err(BpfError::NoBtf { path: btf });
         }
         let has_ext4 = has_ext4(roots)?;
-        // Only the typed programs see something without ext4: devices.
+        // Without ext4, only the typed programs are of use: they trace devices.
         if !has_ext4 && (method == Method::PlainTracepoints || xfs::file_systems(roots).is_empty()) {
             return Err(BpfError::NoExt4);
         }
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, log)));
         let load_error = |source: libbpf_rs::Error| BpfError::Load { hint: hint(&source), source };
         let (object, without_functions) = match method {
-            // Programs on functions are refused by some kernels that take all the others.
+            // Some kernels refuse programs on functions and accept all others.
             Method::TypedTracepoints => match load_object(has_ext4, true) {
                 Ok(object) => (object, None),
                 Err(error) => (load_object(has_ext4, false).map_err(load_error)?, Some(error.to_string())),
@@ -193,111 +175,7 @@ impl Tracer {
                 (plain::load(&plain::offsets(roots)?).map_err(load_error)?, Some(no_functions))
             }
         };
-        Ok(Self { loaded: Loaded::new(object, method.maps())?, method, has_ext4, without_functions })
-    }
-
-    /// What was loaded.
-    #[must_use]
-    pub fn method(&self) -> Method {
-        self.method
-    }
-
-    /// Whether journals of ext4 are traced; else ext4 was not loaded, and only devices are.
-    #[must_use]
-    pub fn has_ext4(&self) -> bool {
-        self.has_ext4
-    }
-
-    /// Why the programs on functions of jbd2 (fentry) do not run; `None` when they do. Without them a handle that restarts is
-    /// counted from its restart on, a block that several dirty is paid by the first, and nobody is surcharged for commits forced early.
-    #[must_use]
-    pub fn without_functions(&self) -> Option<&str> {
-        self.without_functions.as_deref()
-    }
-
-    /// Whether the programs run.
-    #[must_use]
-    pub fn is_attached(&self) -> bool {
-        self.loaded.is_attached()
-    }
-
-    /// The programs that are loaded.
-    ///
-    /// # Errors
-    /// [`BpfError::Read`].
-    pub fn programs(&self, roots: &Roots) -> Result<Vec<Program>, BpfError> {
-        loaded::programs(roots, &self.loaded.object)
-    }
-
-    /// Has the kernel measure how long programs run, all of the host's, as long as the descriptor is open
-    /// (`BPF_ENABLE_STATS`). That makes each run a little longer.
-    ///
-    /// # Errors
-    /// The kernel's reason.
-    pub fn statistics() -> io::Result<OwnedFd> {
-        // SAFETY: it takes a number and returns a new descriptor or a negative error number.
-        let fd = unsafe { libbpf_rs::libbpf_sys::bpf_enable_stats(libbpf_rs::libbpf_sys::BPF_STATS_RUN_TIME) };
-        if fd < 0 {
-            return Err(io::Error::from_raw_os_error(-fd));
-        }
-        // SAFETY: the descriptor is new, and nobody else has it.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-    }
-
-    /// Lets the programs run. Journals are found by their first commit, or told by [`Tracer::add_journals`]. Idempotent.
-    ///
-    /// # Errors
-    /// [`BpfError::Attach`], and then none of them runs; [`BpfError::Map`].
-    pub fn attach(&mut self) -> Result<(), BpfError> {
-        if let Some(cause) = self.loaded.attach()? {
-            self.without_functions = Some(cause);
-        }
-        Ok(())
-    }
-
-    /// Enters devices that hold a journal, so that writes to them count before their first commit.
-    ///
-    /// # Errors
-    /// [`BpfError::Map`].
-    pub fn add_journals(&self, journals: &[DevNo]) -> Result<(), BpfError> {
-        self.loaded.add_journals(journals)
-    }
-
-    /// Stops the programs; what they counted stays.
-    pub fn detach(&mut self) {
-        self.loaded.detach();
-    }
-
-    /// What happened since the last look, and the sums as they stand.
-    ///
-    /// # Errors
-    /// [`BpfError::Map`].
-    pub fn look(&mut self) -> Result<Batch, BpfError> {
-        self.loaded.look()
-    }
-
-    /// Forgets everything that was counted.
-    ///
-    /// # Errors
-    /// [`BpfError::Map`].
-    pub fn reset(&mut self) -> Result<(), BpfError> {
-        self.loaded.reset()
-    }
-
-    /// Forgets shares of transactions whose commit is over.
-    ///
-    /// # Errors
-    /// [`BpfError::Map`].
-    pub fn forget_shares(&self, keys: &[ShareKey]) -> Result<(), BpfError> {
-        self.loaded.forget_shares(keys)
-    }
-
-    /// Forgets the sums of cgroups that are gone.
-    ///
-    /// # Errors
-    /// [`BpfError::Map`].
-    pub fn forget_cgroups(&self, gone: &HashSet<CgroupId>) -> Result<(), BpfError> {
-        self.loaded.forget_cgroups(gone)
+        Self::new(object, method.maps(), Scope { method, has_ext4, without_functions })
     }
 }
 
@@ -329,17 +207,17 @@ fn has_ext4(roots: &Roots) -> Result<bool, BpfError> {
     Ok(text.lines().any(|line| line.trim() == "ext4"))
 }
 
-/// Whether a program is attached to ext4 or its journal.
+/// Whether a program traces ext4 or its journal.
 fn is_of_ext4(section: &OsStr) -> bool {
     let target = section.to_str().and_then(|section| section.split_once('/'));
     target.is_some_and(|(_, target)| target.starts_with("ext4_") || target.starts_with("jbd2_"))
 }
 
-/// What an operator can do about a refusal.
+/// The probable cause of a refusal.
 fn hint(source: &libbpf_rs::Error) -> &'static str {
     match source.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => {
-            "; it takes root with CAP_BPF and CAP_PERFMON, and a kernel that is not locked down for confidentiality"
+            "; root needs CAP_BPF and CAP_PERFMON, and the kernel must not be locked down for confidentiality"
         }
         _ => "",
     }

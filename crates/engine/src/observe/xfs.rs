@@ -8,8 +8,7 @@ use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::observe::limits::finding;
 use bulkhead_core::observe::record::{Batch, CgroupId, ShareKey};
 use bulkhead_core::units::DevNo;
-use bulkhead_sys::bpf::BpfError;
-use bulkhead_sys::bpf::xfs::XfsTracer;
+use bulkhead_sys::bpf::{BpfError, Tracer};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::Scratch;
 
@@ -18,7 +17,7 @@ use super::{Charged, SelfTest, charged};
 /// The tracer of XFS, if there is an XFS and it can be traced.
 #[derive(Debug, Default)]
 pub(super) struct Xfs {
-    tracer: Option<XfsTracer>,
+    tracer: Option<Tracer>,
     /// Why XFS is not observed, or what its figures lack.
     finding: Option<Finding>,
 }
@@ -33,7 +32,7 @@ impl Xfs {
         &mut self,
         devices: &[DevNo],
         is_attached: bool,
-        load: impl FnOnce() -> Result<(XfsTracer, Option<Finding>), String>,
+        load: impl FnOnce() -> Result<(Tracer, Option<Finding>), String>,
     ) {
         if devices.is_empty() {
             return;
@@ -50,7 +49,7 @@ impl Xfs {
                 self.attach();
             }
         }
-        self.with(|tracer| tracer.add_file_systems(devices));
+        self.with(|tracer| tracer.add_journals(devices));
     }
 
     /// Whether there is an XFS that is not observed.
@@ -60,7 +59,7 @@ impl Xfs {
 
     /// Attaches the programs, if they are loaded.
     pub(super) fn attach(&mut self) {
-        self.with(XfsTracer::attach);
+        self.with(Tracer::attach);
     }
 
     pub(super) fn detach(&mut self) {
@@ -71,15 +70,15 @@ impl Xfs {
 
     /// Events since the last poll.
     pub(super) fn poll(&mut self) -> Batch {
-        self.with(XfsTracer::look).unwrap_or_default()
+        self.with(Tracer::poll).unwrap_or_default()
     }
 
-    pub(super) fn forget_shares(&mut self, keys: &[ShareKey]) {
-        self.with(|tracer| tracer.forget_shares(keys));
+    pub(super) fn evict_shares(&mut self, keys: &[ShareKey]) {
+        self.with(|tracer| tracer.evict_shares(keys));
     }
 
-    pub(super) fn forget_cgroups(&mut self, gone: &HashSet<CgroupId>) {
-        self.with(|tracer| tracer.forget_cgroups(gone));
+    pub(super) fn evict_cgroups(&mut self, gone: &HashSet<CgroupId>) {
+        self.with(|tracer| tracer.evict_cgroups(gone));
     }
 
     /// Why XFS is not observed, or what its figures lack.
@@ -92,7 +91,7 @@ impl Xfs {
         *self = Self { tracer: None, finding: Some(finding) };
     }
 
-    fn with<T>(&mut self, act: impl FnOnce(&mut XfsTracer) -> Result<T, BpfError>) -> Option<T> {
+    fn with<T>(&mut self, act: impl FnOnce(&mut Tracer) -> Result<T, BpfError>) -> Option<T> {
         match act(self.tracer.as_mut()?) {
             Ok(value) => Some(value),
             Err(error) => {
@@ -104,8 +103,8 @@ impl Xfs {
 }
 
 /// Loads the programs and runs their self-test. What it could not verify is a finding.
-fn load(roots: &Roots) -> Result<(XfsTracer, Option<Finding>), String> {
-    let mut tracer = XfsTracer::load().map_err(|error| chain(&error))?;
+fn load(roots: &Roots) -> Result<(Tracer, Option<Finding>), String> {
+    let mut tracer = Tracer::load_xfs().map_err(|error| chain(&error))?;
     match self_test(roots, &mut tracer) {
         Ok(()) => Ok((tracer, None)),
         Err(SelfTest::NotMade(error)) => {
@@ -118,7 +117,7 @@ fn load(roots: &Roots) -> Result<(XfsTracer, Option<Finding>), String> {
 }
 
 /// Writes to a scratch XFS and compares what is charged with what its log's device saw.
-fn self_test(roots: &Roots, tracer: &mut XfsTracer) -> Result<(), SelfTest> {
+fn self_test(roots: &Roots, tracer: &mut Tracer) -> Result<(), SelfTest> {
     let scratch = Scratch::xfs(roots).map_err(SelfTest::NotMade)?;
     let failed = |cause: String| SelfTest::Failed(format!("its self-test failed: {cause}"));
     let io = |error: std::io::Error| failed(format!("cannot write to the scratch file system ({error})"));
@@ -128,7 +127,7 @@ fn self_test(roots: &Roots, tracer: &mut XfsTracer) -> Result<(), SelfTest> {
     let before = written()?;
     scratch.exercise().map_err(io)?;
     let saw = written()? - before;
-    let batch = tracer.look().map_err(SelfTest::Bpf)?;
+    let batch = tracer.poll().map_err(SelfTest::Bpf)?;
     tracer.detach();
     let Charged { owned, unowned, .. } = charged(batch, scratch.fs_dev());
     // What kernel threads convert after data has been written is nobody's where write-back has no owners (cgroup v1).

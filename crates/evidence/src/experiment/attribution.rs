@@ -221,13 +221,13 @@ fn combination(
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     while Instant::now() < end {
         wait_until(end.min(Instant::now() + POLL), &frame.options.cancel)?;
-        let done = observer.step(tracer.look()?);
-        tracer.forget_shares(&done)?;
+        let done = observer.step(tracer.poll()?);
+        tracer.evict_shares(&done)?;
     }
     let counts = loads.into_iter().map(|load| Ok(Counts::of(&load.finish()?))).collect::<Result<_>>()?;
     scratch.settle().context("cannot write the scratch file system out")?;
     let bytes = scratch.journal_written(roots)?.saturating_sub(before);
-    observer.finish(tracer.look()?);
+    observer.finish(tracer.poll()?);
     tracer.detach();
     let totals = observer.totals();
     if totals.losses.any() || totals.unseen_commits > 0 {
@@ -314,7 +314,7 @@ fn overhead(roots: &Roots, tracer: &mut Tracer, batch: Batch) -> Result<Round> {
             let ns = (thread_cpu() - before).as_secs_f64() * 1e9 / f64::from(n_calls);
             if observed { with.push(ns) } else { without.push(ns) }
         }
-        tracer.look()?;
+        tracer.poll()?;
     }
     tracer.detach();
     let mut round = Round::default();
@@ -338,7 +338,7 @@ fn each_program(roots: &Roots, tracer: &mut Tracer) -> Result<Vec<Round>> {
     for _ in 0..N_EXERCISES {
         let scratch = Scratch::ext4(roots, JOURNAL, &["-O", "fast_commit"], &[])?;
         scratch.exercise().context("cannot write to the scratch file system")?;
-        tracer.look()?;
+        tracer.poll()?;
     }
     tracer.detach();
     let after = tracer.programs(roots)?;

@@ -1,4 +1,4 @@
-//! On this host's own kernel, where it allows that.
+//! Against this host's kernel, where it permits BPF.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ use crate::scratch::Scratch;
 
 #[test]
 fn root_the_charges_are_what_the_journals_device_saw() {
-    charges_are_what_the_journals_device_saw(Method::TypedTracepoints);
+    charges_match_the_journal_device(Method::TypedTracepoints);
 }
 
 #[test]
-fn root_plain_tracepoints_see_the_same() {
+fn root_plain_tracepoints_give_the_same_sums() {
     let thread = std::thread::spawn(|| {
         if !Roots::host().sys.join("kernel/tracing/events").exists() {
             // SAFETY: CLONE_NEWNS unshares no descriptor table; it concerns this thread only, which ends with the test.
@@ -30,12 +30,12 @@ fn root_plain_tracepoints_see_the_same() {
                 return println!("skipped: cannot mount tracefs: {errno}");
             }
         }
-        charges_are_what_the_journals_device_saw(Method::PlainTracepoints);
+        charges_match_the_journal_device(Method::PlainTracepoints);
     });
     thread.join().unwrap();
 }
 
-fn charges_are_what_the_journals_device_saw(method: Method) {
+fn charges_match_the_journal_device(method: Method) {
     let roots = Roots::host();
     let mut tracer = match Tracer::load(&roots, method) {
         Ok(tracer) => tracer,
@@ -52,8 +52,8 @@ fn charges_are_what_the_journals_device_saw(method: Method) {
     let written = scratch.journal_written(&roots).unwrap() - before;
     let mut observer = Observer::default();
     observer.set_file_systems([(scratch.fs_dev(), vec![])].into());
-    let done = observer.finish(tracer.look().unwrap());
-    tracer.forget_shares(&done).unwrap();
+    let done = observer.finish(tracer.poll().unwrap());
+    tracer.evict_shares(&done).unwrap();
     tracer.detach();
     let totals = observer.totals();
     assert!(!totals.losses.any(), "{:?}", totals.losses);
@@ -65,25 +65,25 @@ fn charges_are_what_the_journals_device_saw(method: Method) {
     }
     assert_eq!(charged.values().sum::<u64>(), written);
     assert!(written > 64 * 4096);
-    // Nearly all of it is ours; the kernel's own threads may have had a part.
+    // Nearly all of it is charged to us; the kernel's own threads may have a share.
     let most = charged.iter().filter(|(cgroup, _)| cgroup.is_some()).map(|(_, bytes)| *bytes).max();
     assert!(most.unwrap_or(0) > written / 10 * 9, "{charged:?}");
-    // Tests beside this one may call fsync, too.
+    // Concurrent tests may call fsync, too.
     assert!(totals.syncs.values().map(|histogram| histogram.count()).max() >= Some(8));
-    // What is committed is used up; an entry is kept ready for the next transaction.
-    let left = tracer.look().unwrap().shares;
+    // Shares of committed transactions are evicted; one entry is reserved for the next transaction.
+    let left = tracer.poll().unwrap().shares;
     assert!(left.iter().all(|(key, amount)| key.dev != scratch.fs_dev() || *amount == 0), "{left:?}");
 }
 
 #[test]
-fn a_kernel_without_type_information_is_named() {
+fn without_btf_the_error_names_its_path() {
     let base = tempfile::tempdir().unwrap();
     let error = Tracer::load(&Roots::under(base.path()), Method::TypedTracepoints).unwrap_err();
     assert!(matches!(&error, BpfError::NoBtf { path } if path.ends_with("sys/kernel/btf/vmlinux")), "{error}");
 }
 
 #[test]
-fn root_without_ext4_devices_are_traced_if_there_is_an_xfs() {
+fn root_without_ext4_devices_are_traced_if_an_xfs_is_mounted() {
     let base = tempfile::tempdir().unwrap();
     let roots = Roots::under(base.path());
     std::fs::create_dir_all(roots.sys.join("kernel/btf/vmlinux")).unwrap();
@@ -99,14 +99,14 @@ fn root_without_ext4_devices_are_traced_if_there_is_an_xfs() {
     };
     assert!(!tracer.has_ext4());
     tracer.attach().unwrap();
-    let loaded: Vec<_> = tracer.loaded.object.progs().filter(|program| program.autoload()).collect();
+    let loaded: Vec<_> = tracer.object.progs().filter(|program| program.autoload()).collect();
     assert!(loaded.len() > 3 && !loaded.iter().any(|program| is_of_ext4(program.section())), "{loaded:?}");
-    assert_eq!(tracer.loaded.links.len(), loaded.len());
+    assert_eq!(tracer.links.len(), loaded.len());
 }
 
-/// Instructions of each program, as compiled and as verified, recorded in `instructions.txt`: what runs on every fsync and every
-/// request must not grow unseen. After a change that is meant, run this test with `UPDATE_EXPECT=1`. A second number of 0 is not
-/// known: no kernel that takes the program was asked.
+/// Instruction counts of each program, as compiled and as verified, recorded in `instructions.txt`: code that runs on every fsync
+/// and request must not grow unnoticed. After an intended change, run this test with `UPDATE_EXPECT=1`. A second number of 0 means
+/// unknown: it was not recorded on a kernel that accepts the program.
 #[test]
 fn root_programs_are_as_long_as_recorded() {
     let recorded = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bpf/instructions.txt");
@@ -116,18 +116,18 @@ fn root_programs_are_as_long_as_recorded() {
         Err(error) => return println!("skipped: {error}: {:?}", std::error::Error::source(&error)),
     };
     let mut programs = tracer.programs(&roots).unwrap();
-    match xfs::XfsTracer::load() {
+    match Tracer::load_xfs() {
         Ok(xfs) => programs.extend(xfs.programs(&roots).unwrap()),
-        Err(error) => println!("without those of XFS: {error}: {:?}", std::error::Error::source(&error)),
+        Err(error) => println!("skipped for XFS: {error}: {:?}", std::error::Error::source(&error)),
     }
-    // What they look for does not matter for their length.
-    let plain = loaded::programs(&roots, &plain::load(&[8; N_FIELDS as usize]).unwrap()).unwrap();
+    // Their length does not depend on the offsets.
+    let plain = tracer::programs(&roots, &plain::load(&[8; N_FIELDS as usize]).unwrap()).unwrap();
     programs.extend(plain.into_iter().map(|program| Program { name: format!("plain/{}", program.name), ..program }));
     programs.sort_by(|a, b| a.name.cmp(&b.name));
     let known = std::fs::read_to_string(&recorded).unwrap();
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         let lines = programs.iter().map(|p| format!("{} {} {}\n", p.name, p.n_instructions, p.n_verified));
-        // Programs that this kernel does not take keep their line.
+        // Programs that this kernel refuses keep their line.
         let others = known.lines().filter(|line| !programs.iter().any(|p| line.split(' ').next() == Some(&p.name)));
         let mut lines: Vec<String> = lines.chain(others.map(|line| format!("{line}\n"))).collect();
         lines.sort();

@@ -1,15 +1,15 @@
-//! On this host's own kernel, where it allows that.
+//! Against this host's kernel, where it permits BPF.
 
 use std::collections::BTreeMap;
 
 use bulkhead_core::observe::Observer;
-use bulkhead_core::observe::record::Kind;
+use bulkhead_core::observe::record::{CgroupId, Kind};
 use rustix::fs::{Mode, mkdirat};
 
 use super::*;
 use crate::scratch::{Scratch, ScratchError};
 
-/// Bytes that an XFS has written to its log, as it counts itself (`xs_log_blocks`, in blocks of 512 bytes).
+/// Bytes that an XFS has written to its log, by its own counter (`xs_log_blocks`, in blocks of 512 bytes).
 fn logged(roots: &Roots, dev: DevNo) -> u64 {
     let name = block::name_of(roots, dev).unwrap();
     let stats = std::fs::read_to_string(roots.sys.join("fs/xfs").join(name).join("stats/stats")).unwrap();
@@ -17,8 +17,8 @@ fn logged(roots: &Roots, dev: DevNo) -> u64 {
     log.split(' ').nth(2).unwrap().parse::<u64>().unwrap() * 512
 }
 
-/// Writes to a scratch file system; returns what the tracer charged there, and what the log's device and XFS itself saw.
-fn exercised(make: fn(&Roots) -> Result<Scratch, ScratchError>) -> Option<(BTreeMap<Kind, Charged>, u64, u64)> {
+/// Writes to a scratch file system; returns the tracer's charges, and the bytes counted by the log's device and by XFS itself.
+fn exercise(make: fn(&Roots) -> Result<Scratch, ScratchError>) -> Option<(BTreeMap<Kind, Charged>, u64, u64)> {
     let roots = Roots::host();
     let scratch = match make(&roots) {
         Ok(scratch) => scratch,
@@ -28,7 +28,7 @@ fn exercised(make: fn(&Roots) -> Result<Scratch, ScratchError>) -> Option<(BTree
         }
     };
     assert!(file_systems(&roots).contains(&scratch.fs_dev()));
-    let mut tracer = match XfsTracer::load() {
+    let mut tracer = match Tracer::load_xfs() {
         Ok(tracer) => tracer,
         Err(error) => {
             println!("skipped: {error}: {:?}", std::error::Error::source(&error));
@@ -37,15 +37,15 @@ fn exercised(make: fn(&Roots) -> Result<Scratch, ScratchError>) -> Option<(BTree
     };
     scratch.settle().unwrap();
     tracer.attach().unwrap();
-    tracer.add_file_systems(&[scratch.fs_dev()]).unwrap();
+    tracer.add_journals(&[scratch.fs_dev()]).unwrap();
     let device = || scratch.journal_written(&roots).unwrap();
     let before = (device(), logged(&roots, scratch.fs_dev()));
     scratch.exercise().unwrap();
     let written = (device() - before.0, logged(&roots, scratch.fs_dev()) - before.1);
     let mut observer = Observer::default();
     observer.set_file_systems([(scratch.fs_dev(), vec![])].into());
-    let done = observer.finish(tracer.look().unwrap());
-    tracer.forget_shares(&done).unwrap();
+    let done = observer.finish(tracer.poll().unwrap());
+    tracer.evict_shares(&done).unwrap();
     tracer.detach();
     let totals = observer.totals();
     assert!(!totals.losses.any(), "{:?}", totals.losses);
@@ -55,8 +55,8 @@ fn exercised(make: fn(&Roots) -> Result<Scratch, ScratchError>) -> Option<(BTree
     for ((cgroup, _, kind), bytes) in totals.journal_bytes.iter().filter(|((_, dev, _), _)| *dev == scratch.fs_dev()) {
         *charged.entry(*kind).or_default().entry(*cgroup).or_default() += bytes;
     }
-    // What is written is used up.
-    let left = tracer.look().unwrap().shares;
+    // Shares of written checkpoints are evicted.
+    let left = tracer.poll().unwrap().shares;
     assert!(left.iter().all(|(key, amount)| key.dev != scratch.fs_dev() || *amount == 0), "{left:?}");
     Some((charged, written.0, written.1))
 }
@@ -64,21 +64,21 @@ fn exercised(make: fn(&Roots) -> Result<Scratch, ScratchError>) -> Option<(BTree
 type Charged = BTreeMap<Option<CgroupId>, u64>;
 
 #[test]
-fn root_the_charges_are_what_the_logs_device_saw() {
-    let Some((charged, on_device, logged)) = exercised(Scratch::xfs) else { return };
+fn root_charges_match_the_log_device() {
+    let Some((charged, on_device, logged)) = exercise(Scratch::xfs) else { return };
     let commits = &charged[&Kind::Commit];
     assert_eq!(commits.values().sum::<u64>(), on_device);
     assert_eq!(logged, on_device);
     assert!(on_device > 8 * 4096, "{on_device}");
-    // Nearly all of it is ours; what is converted when data has been written is nobody's on a host with cgroup v1.
+    // Nearly all of it is charged to us; on cgroup v1, extent conversion after writeback has no owner.
     let most = commits.iter().filter(|(cgroup, _)| cgroup.is_some()).map(|(_, bytes)| *bytes).max();
     assert!(most.unwrap_or(0) > on_device / 10 * 9, "{charged:?}");
 }
 
 #[test]
-fn root_a_new_mount_is_not_taken_for_the_one_before() {
+fn root_a_remount_is_distinguished_from_the_previous_mount() {
     let roots = Roots::host();
-    let (mut scratch, mut tracer) = match (Scratch::xfs(&roots), XfsTracer::load()) {
+    let (mut scratch, mut tracer) = match (Scratch::xfs(&roots), Tracer::load_xfs()) {
         (Ok(scratch), Ok(tracer)) => (scratch, tracer),
         (scratch, tracer) => return println!("skipped: {:?}, {:?}", scratch.err(), tracer.err()),
     };
@@ -86,14 +86,14 @@ fn root_a_new_mount_is_not_taken_for_the_one_before() {
     let mut observer = Observer::default();
     observer.set_file_systems([(scratch.fs_dev(), vec![])].into());
     let mut rounds: Vec<(u64, u64)> = Vec::new();
-    // Checkpoints are numbered from one again, and items are allocated where there were some before.
+    // Checkpoint numbers restart at one, and addresses of items are reused.
     for round in 0..6 {
         for i in 0..2000 {
             mkdirat(scratch.root(), format!("{round}-{i}"), Mode::RWXU).unwrap();
         }
         scratch.settle().unwrap();
-        let done = observer.finish(tracer.look().unwrap());
-        tracer.forget_shares(&done).unwrap();
+        let done = observer.finish(tracer.poll().unwrap());
+        tracer.evict_shares(&done).unwrap();
         let charges = observer.totals().journal_bytes.iter();
         let of_commits = charges.filter(|((_, dev, kind), _)| *dev == scratch.fs_dev() && *kind == Kind::Commit);
         let (owned, unowned): (Vec<_>, Vec<_>) = of_commits.partition(|((cgroup, _, _), _)| cgroup.is_some());
@@ -107,13 +107,13 @@ fn root_a_new_mount_is_not_taken_for_the_one_before() {
 }
 
 #[test]
-fn root_a_log_inside_the_file_system_is_told_from_metadata_at_its_place() {
-    let Some((charged, _, logged)) = exercised(Scratch::xfs_with_internal_log) else { return };
+fn root_an_internal_log_is_distinguished_from_metadata_written_in_place() {
+    let Some((charged, _, logged)) = exercise(Scratch::xfs_with_internal_log) else { return };
     assert_eq!(charged[&Kind::Commit].values().sum::<u64>(), logged, "{charged:?}");
 }
 
 #[test]
-fn what_is_in_sysfs_beside_the_file_systems_is_left() {
+fn other_entries_in_sysfs_are_skipped() {
     let base = tempfile::tempdir().unwrap();
     let roots = Roots::under(base.path());
     assert_eq!(file_systems(&roots), []);

@@ -1,40 +1,60 @@
-//! A BPF object in the kernel: its programs, its ring buffer, and the maps that it shares with user space under the same names as
-//! every other object of ours.
+//! A BPF object in the kernel: its programs, its ring buffer, and the maps that it shares with user space. All objects use the
+//! same names for maps of the same purpose.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::mpsc;
 
 use bulkhead_core::observe::record::{Batch, CgroupId, ShareKey};
 use bulkhead_core::units::DevNo;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, Object, RingBuffer, RingBufferBuilder};
 
-use super::{BpfError, Program, decode, is_on_function, now_ns};
+use super::{BpfError, Method, Program, decode, is_on_function, now_ns};
 use crate::roots::Roots;
 
-/// The maps of an object, beside `losses` and `records`, which all have.
+/// The maps of an object, besides `losses` and `records`, which every object has.
 #[derive(Clone, Copy)]
 pub(super) struct Maps {
-    /// State of what is under way, which is void when the programs have missed a part of it.
+    /// State of work in progress, which is void once the programs have missed a part of it.
     pub(super) transient: &'static [&'static str],
     /// Sums and devices.
     pub(super) counted: &'static [&'static str],
 }
 
-/// Not attached at first.
-pub(super) struct Loaded {
-    // Before the programs that they keep running.
+/// Which journals the programs trace, and how.
+#[derive(Clone, Debug)]
+pub(super) struct Scope {
+    pub(super) method: Method,
+    pub(super) has_ext4: bool,
+    /// Why the programs on functions do not run.
+    pub(super) without_functions: Option<String>,
+}
+
+/// The programs in the kernel, initially detached. Dropping it removes them.
+pub struct Tracer {
+    // Dropped before the programs, which the links keep attached.
     pub(super) links: Vec<Link>,
     ring: RingBuffer<'static>,
     records: mpsc::Receiver<Vec<u8>>,
     names: Maps,
     maps: Vec<(&'static str, MapHandle)>,
     pub(super) object: Object,
+    scope: Scope,
 }
 
-impl Loaded {
-    pub(super) fn new(object: Object, names: Maps) -> Result<Self, BpfError> {
+impl std::fmt::Debug for Tracer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tracer")
+            .field("scope", &self.scope)
+            .field("attached", &self.is_attached())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tracer {
+    pub(super) fn new(object: Object, names: Maps, scope: Scope) -> Result<Self, BpfError> {
         let map = |name: &'static str| {
             let map = object.maps().find(|map| map.name() == OsStr::new(name)).expect("the object has its own maps");
             MapHandle::try_from(&map).map_err(|source| BpfError::Map { map: name, source })
@@ -48,17 +68,64 @@ impl Loaded {
         // The receiver lives as long as the buffer: a send cannot fail.
         builder.add(&records_map, move |bytes| i32::from(sender.send(bytes.to_vec()).is_err())).map_err(ring_error)?;
         let ring = builder.build().map_err(ring_error)?;
-        Ok(Self { links: Vec::new(), ring, records, names, maps, object })
+        Ok(Self { links: Vec::new(), ring, records, names, maps, object, scope })
     }
 
-    pub(super) fn is_attached(&self) -> bool {
+    /// How the programs access kernel data.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        self.scope.method
+    }
+
+    /// Whether ext4 journals are traced. False for XFS, and where ext4 was not loaded, so that only devices are traced.
+    #[must_use]
+    pub fn has_ext4(&self) -> bool {
+        self.scope.has_ext4
+    }
+
+    /// Why the programs on functions of jbd2 (fentry) do not run; `None` if they do. Without them, handles that restart are counted
+    /// only from the restart on, a block dirtied by several cgroups is charged to the first, and early commits have no surcharge.
+    #[must_use]
+    pub fn without_functions(&self) -> Option<&str> {
+        self.scope.without_functions.as_deref()
+    }
+
+    /// Whether the programs run.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
         !self.links.is_empty()
     }
 
-    /// Lets the programs run. Idempotent. Returns why those on functions do not, if so.
-    pub(super) fn attach(&mut self) -> Result<Option<String>, BpfError> {
+    /// The loaded programs.
+    ///
+    /// # Errors
+    /// [`BpfError::Read`].
+    pub fn programs(&self, roots: &Roots) -> Result<Vec<Program>, BpfError> {
+        programs(roots, &self.object)
+    }
+
+    /// Enables the kernel's run-time statistics of BPF programs, host-wide, while the descriptor is open (`BPF_ENABLE_STATS`).
+    /// Makes each run slightly slower.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn statistics() -> io::Result<OwnedFd> {
+        // SAFETY: it takes a number and returns a new descriptor or a negative error number.
+        let fd = unsafe { libbpf_rs::libbpf_sys::bpf_enable_stats(libbpf_rs::libbpf_sys::BPF_STATS_RUN_TIME) };
+        if fd < 0 {
+            return Err(io::Error::from_raw_os_error(-fd));
+        }
+        // SAFETY: the descriptor is new, and has no other owner.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Attaches the programs. A journal is discovered at its first commit, or added with [`Tracer::add_journals`]. Idempotent.
+    ///
+    /// # Errors
+    /// [`BpfError::Attach`], with all programs detached; [`BpfError::Map`].
+    pub fn attach(&mut self) -> Result<(), BpfError> {
         if self.is_attached() {
-            return Ok(None);
+            return Ok(());
         }
         self.clear(self.names.transient)?;
         let (mut links, mut without_functions) = (Vec::new(), None);
@@ -72,17 +139,23 @@ impl Loaded {
             }
         }
         self.links = links;
-        Ok(without_functions)
+        if without_functions.is_some() {
+            self.scope.without_functions = without_functions;
+        }
+        Ok(())
     }
 
-    /// Stops the programs; what they counted stays.
-    pub(super) fn detach(&mut self) {
+    /// Detaches the programs; counters are kept.
+    pub fn detach(&mut self) {
         self.links.clear();
     }
 
-    /// Enters devices that the programs do not know yet. They may know already that one is the journal of another one's file
-    /// system.
-    pub(super) fn add_journals(&self, devices: &[DevNo]) -> Result<(), BpfError> {
+    /// Adds devices of journaled file systems (XFS included), so that journal and metadata writes there are counted before the
+    /// first commit. Devices that the programs know already are unchanged: they may be journals of other file systems.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`].
+    pub fn add_journals(&self, devices: &[DevNo]) -> Result<(), BpfError> {
         for device in devices {
             let dev = decode::dev_to_kernel(*device).to_ne_bytes();
             match self.map("journals").update(&dev, &dev, MapFlags::NO_EXIST) {
@@ -95,8 +168,11 @@ impl Loaded {
         Ok(())
     }
 
-    /// What happened since the last look, and the sums as they stand.
-    pub(super) fn look(&mut self) -> Result<Batch, BpfError> {
+    /// Events since the last poll, and the current sums.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`].
+    pub fn poll(&mut self) -> Result<Batch, BpfError> {
         self.ring.consume().map_err(|source| BpfError::Map { map: "records", source })?;
         let records = self.records.try_iter().filter_map(|bytes| decode::record(&bytes)).collect();
         let shares = self.entries("shares", decode::share)?;
@@ -112,9 +188,12 @@ impl Loaded {
         Ok(Batch { now_ns: now_ns(), records, shares, writes, services, losses: decode::losses(counter) })
     }
 
-    /// Forgets everything that was counted.
-    pub(super) fn reset(&mut self) -> Result<(), BpfError> {
-        self.look()?;
+    /// Clears all counters and pending events.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`].
+    pub fn reset(&mut self) -> Result<(), BpfError> {
+        self.poll()?;
         self.clear(self.names.transient)?;
         self.clear(self.names.counted)?;
         let losses = self.map("losses");
@@ -125,16 +204,22 @@ impl Loaded {
         Ok(())
     }
 
-    /// Forgets shares that are used up.
-    pub(super) fn forget_shares(&self, keys: &[ShareKey]) -> Result<(), BpfError> {
+    /// Evicts shares of transactions whose commit is finished, and of closed checkpoints.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`].
+    pub fn evict_shares(&self, keys: &[ShareKey]) -> Result<(), BpfError> {
         keys.iter().try_for_each(|key| self.remove("shares", decode::bytes_of(&decode::share_to_raw(key))))
     }
 
-    /// Forgets the sums of cgroups that are gone.
-    pub(super) fn forget_cgroups(&self, gone: &HashSet<CgroupId>) -> Result<(), BpfError> {
-        let is_gone = |key: &[u8]| decode::key_cgroup(key).is_some_and(|cgroup| gone.contains(&cgroup));
+    /// Evicts the sums of removed cgroups.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`].
+    pub fn evict_cgroups(&self, removed: &HashSet<CgroupId>) -> Result<(), BpfError> {
+        let is_removed = |key: &[u8]| decode::key_cgroup(key).is_some_and(|cgroup| removed.contains(&cgroup));
         for &name in self.names.counted.iter().filter(|name| **name != "journals") {
-            for key in self.entries(name, |key, _| is_gone(key).then(|| key.to_vec()))? {
+            for key in self.entries(name, |key, _| is_removed(key).then(|| key.to_vec()))? {
                 self.remove(name, &key)?;
             }
         }
@@ -148,8 +233,8 @@ impl Loaded {
 
     fn entries<T>(&self, name: &'static str, decode: impl Fn(&[u8], &[u8]) -> Option<T>) -> Result<Vec<T>, BpfError> {
         let map = self.map(name);
-        // All of it with one call: a call that gives less than was asked for is taken for the last one, but a bucket that does not
-        // fit ends a call early, too.
+        // The whole map in one call. With smaller batches, libbpf-rs takes a short batch for the last one; but the kernel also
+        // returns a short batch if the next bucket does not fit.
         let batches = map.lookup_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY);
         let batches = batches.map_err(|source| BpfError::Map { map: name, source })?;
         Ok(batches.filter_map(|(key, value)| decode(&key, &value)).collect())
@@ -173,7 +258,7 @@ impl Loaded {
     }
 }
 
-/// The programs of an object that are loaded.
+/// The loaded programs of an object.
 pub(super) fn programs(roots: &Roots, object: &Object) -> Result<Vec<Program>, BpfError> {
     let loaded = object.progs().filter(libbpf_rs::Program::autoload);
     let info = |program: libbpf_rs::Program<'_>| {
