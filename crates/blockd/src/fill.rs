@@ -271,11 +271,11 @@ fn fill_all(gate: &Gate, filler: &Filler) -> Result<Bytes, FileError> {
         gate.wait_for_idle(&mut seen);
         at = part.end;
         let filled = gate.hold(part.clone(), || filler.fill(part));
-        sum += filled.map_err(|source| filler.failed("wait for writes to", source))??.0;
+        sum += filled.map_err(|source| filler.error("wait for writes to", source))??.0;
     }
     // Flushes of the volume wait: one that ran at the same time would miss the error of this one.
     let flushed = gate.hold(ALL, || gate.flush(|| filler.finish()));
-    flushed.map_err(|source| filler.failed("wait for flushes of", source))??;
+    flushed.map_err(|source| filler.error("wait for flushes of", source))??;
     Ok(Bytes(sum))
 }
 

@@ -24,7 +24,7 @@ use bulkhead_formats::layer::LayerError;
 use bulkhead_formats::staging::open_direct;
 use bulkhead_sys::buffer::{Buffer, CHUNK, to_usize};
 use bulkhead_sys::loopdev::{self, LoopError};
-use bulkhead_sys::mount::{MountError, MountFlags, mount_nowhere};
+use bulkhead_sys::mount::{MountError, MountFlags, mount_detached};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{extents, handle};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, openat2};
@@ -84,13 +84,13 @@ pub fn build(
     mut progress: impl FnMut(u64),
 ) -> Result<u64, IndexFileError> {
     let at_base = |operation| failed(operation, base);
-    let device = loopdev::to_read(roots, base)?;
+    let device = loopdev::attach_read_only(roots, base)?;
     let options: &[(&str, Option<&str>)] = match fs {
         FsKind::Ext4 => &[("noload", None)],
         FsKind::Xfs => &[("norecovery", None), ("nouuid", None)],
     };
     let flags = MountFlags { nosuid: true, nodev: true, noexec: true, noatime: true, readonly: true };
-    let root = mount_nowhere(&device.path, fs.as_str(), flags, options)?;
+    let root = mount_detached(&device.path, fs.as_str(), flags, options)?;
     let (handle_type, mut extents) = walk(&root).map_err(at_base("list the files in"))?;
     drop(root);
     extents.sort_unstable_by_key(|extent| extent.block);
@@ -160,7 +160,7 @@ fn failed(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> IndexFi
 /// All extents of all regular files below a directory, unsorted, and the type of their file handles.
 fn walk(root: &OwnedFd) -> io::Result<(u32, Vec<IndexExtent>)> {
     let (mut found, mut linked) = (Vec::new(), HashSet::new());
-    let mut handle_type = handle::of(root)?.0;
+    let mut handle_type = handle::from_file(root)?.0;
     let mut directories = vec![PathBuf::from(".")];
     while let Some(directory) = directories.pop() {
         let open = |path: &Path, flags| {
@@ -191,7 +191,7 @@ fn add_extents(file: &File, all: &mut Vec<IndexExtent>) -> io::Result<Option<u32
     if mapped.is_empty() {
         return Ok(None);
     }
-    let (handle_type, bytes) = handle::of(file)?;
+    let (handle_type, bytes) = handle::from_file(file)?;
     let Some(id) = FileId::from_handle(handle_type, &bytes) else { return Ok(None) };
     for part in mapped {
         let in_blocks = [part.range.start, part.range.end, part.device].iter().all(|at| at.is_multiple_of(BLOCK_BYTES));

@@ -78,7 +78,7 @@ impl Layers {
             let direct = opened.paths.iter().map(|path| file(path, flags | OFlags::DIRECT));
             opened.direct = direct.collect::<Result<_, ImageError>>()?;
         }
-        bulkhead_sys::image::give_back_unwritten(image.file(), opened.map.end())
+        bulkhead_sys::image::punch_unwritten(image.file(), opened.map.end())
             .map_err(failed(path, "look for data in"))?;
         opened.own_data(image, 0..opened.map.end()).map_err(failed(path, "look for data in"))?;
         tracing::info!(layers = opened.files.len(), map = %opened.map.memory(), "opened the layers of the image");

@@ -215,7 +215,7 @@ fn serve(
         .set_params(&device, &params)
         .and_then(|()| ublk::open_device(roots, device.id))
         .map_err(BlockdError::from)
-        .and_then(|node| prepare(roots, spec, &device, node, image, thin::PATIENCE))
+        .and_then(|node| prepare(roots, spec, &device, node, image, thin::COMPARE_LIMIT))
         .and_then(|ready| {
             servers::mark_unprobed(roots, &device)?;
             control.start(device.id)?;
@@ -305,7 +305,7 @@ fn prepare(
     let target = Arc::new(Volume::new(image, layers, spec.discards, gate));
     let directory = File::open(servers::dir(roots)).map_err(StartError::at("open the directory of servers"))?;
     // From here until `forget_mounts`, this process keeps the host's mounts busy.
-    background::own_mounts()?;
+    background::unshare_mounts()?;
     let node = Arc::new(node);
     let (done, outcomes) = channel();
     let (mut threads, mut steps) = (Vec::new(), Vec::new());
@@ -340,7 +340,7 @@ fn run_queue(
     next: &Receiver<()>,
 ) -> Result<(), BlockdError> {
     let barrier = || done.send(Ok(())).is_ok() && next.recv().is_ok();
-    background::check_flusher()?;
+    background::check_io_flusher()?;
     let prepared = Prepared::new(device)?;
     if barrier() {
         let queue = prepared.attach(node, device, idx)?;
@@ -385,8 +385,8 @@ fn run(roots: &Roots, spec: &ServeSpec, ready: Ready, lock: LockFile, report_rea
         None => Ok(()),
     };
     let started = started
-        .and_then(|()| Ok(background::forget_mounts(&servers::dir(roots))?))
-        .and_then(|()| Ok(background::work_in(&directory)?))
+        .and_then(|()| Ok(background::detach_mounts(&servers::dir(roots))?))
+        .and_then(|()| Ok(background::change_dir(&directory)?))
         .and_then(|()| {
             let path = read_counts::relative_path(spec.volume);
             let write = move || counted.layer_reader().into_iter().for_each(|reader| reader.write_counts(&path));

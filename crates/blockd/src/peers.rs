@@ -286,7 +286,7 @@ impl Reader {
         }
         let answer = match (serde_json::from_slice(packet), descriptor) {
             (Ok(Hello::Read { content, index, domain }), Some(memory)) => {
-                let memory = Shared::of(memory, MEMORY_BYTES).map_err(|error| format!("no memory: {error}"));
+                let memory = Shared::open(memory, MEMORY_BYTES).map_err(|error| format!("no memory: {error}"));
                 memory.and_then(|memory| Ok((memory, self.index(content, &index)?))).map(|(memory, index)| {
                     let client = Arc::new(Client { index, domain, memory });
                     *connection.client.lock().unwrap_or_else(PoisonError::into_inner) = Some(client);

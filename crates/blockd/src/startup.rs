@@ -51,8 +51,8 @@ pub(crate) fn start<E: std::error::Error + 'static>(
     start_log: impl FnOnce(),
     run: impl FnOnce(&mut Startup) -> Result<(), E>,
 ) -> Result<Option<String>, StartError> {
-    match background::split(roots, log)? {
-        Side::Foreground { said } => match said.strip_prefix(READY) {
+    match background::daemonize(roots, log)? {
+        Side::Foreground { report: said } => match said.strip_prefix(READY) {
             Some(result) => Ok(Some(result.to_owned())),
             None if said.is_empty() => {
                 Err(StartError::Failed { report: format!("it exited during its start; {} may say why", log.display()) })
@@ -86,7 +86,7 @@ impl Startup {
     fn report(&mut self, text: &str) {
         if let Some(report) = self.0.take() {
             // The foreground process may have been killed.
-            let _ = report.say(text);
+            let _ = report.send(text);
         }
     }
 }

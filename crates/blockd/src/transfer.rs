@@ -24,7 +24,7 @@ use bulkhead_formats::stream::{
 use bulkhead_sys::block;
 use bulkhead_sys::buffer::{Buffer, CHUNK, to_usize};
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::thin::{self, Common, ThinError};
+use bulkhead_sys::thin::{self, Comparison, ThinError};
 use rustix::fs::{Mode, OFlags, open};
 use uuid::Uuid;
 
@@ -125,13 +125,14 @@ impl Sender {
         // An open device cannot be removed, so that its name cannot be reused.
         let (file, _) = open_read_only(roots, device)?;
         let base = base.map(|base| open_read_only(roots, base).map(|(file, size)| (base, file, size))).transpose()?;
-        let common = thin::compare(roots, base.as_ref().map_or(device, |(base, ..)| base), device, thin::PATIENCE)?;
+        let common =
+            thin::compare(roots, base.as_ref().map_or(device, |(base, ..)| base), device, thin::COMPARE_LIMIT)?;
         Ok(Self::of_thin(header, device, file, &common, base.map(|(.., size)| size)))
     }
 
     /// `common` compares the device with its base, which has this size; or, without a base, with itself.
-    fn of_thin(header: StreamHeader, device: &Path, file: File, common: &Common, base: Option<Bytes>) -> Self {
-        let Common { same, own, base_only } = common;
+    fn of_thin(header: StreamHeader, device: &Path, file: File, common: &Comparison, base: Option<Bytes>) -> Self {
+        let Comparison { same, own, base_only } = common;
         let mut mapped = BlockMap::new(header.size_bytes);
         same.iter().chain(own).for_each(|range| mapped.set_layer(range.clone(), 0));
         let mut changed = BlockMap::new(header.size_bytes);

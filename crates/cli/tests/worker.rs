@@ -29,7 +29,7 @@ struct Worker {
 impl Worker {
     fn start(task: Task) -> Self {
         let (control, theirs) = packet::pair().unwrap();
-        packet::limit(&control, Duration::from_secs(60)).unwrap();
+        packet::set_receive_timeout(&control, Duration::from_secs(60)).unwrap();
         // This cgroup does not exist, which does not keep the worker from working.
         let spec = serde_json::to_string(&WorkSpec { cgroup: "none.slice/none".parse().unwrap(), task }).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_bulkhead"));
@@ -140,7 +140,7 @@ fn an_interrupted_stream_keeps_the_received_data_and_a_second_worker_is_refused(
     let mut socket = worker.stream(&[]);
     // All but the last record.
     socket.write_all(&stream[..stream.len() - 56]).unwrap();
-    worker::end_stream(&socket);
+    worker::shut_down_stream(&socket);
     let fault = worker.failure();
     assert!(fault.code == Code::Corrupt && fault.cause.contains("is truncated"), "{fault}");
     assert!(fault.hint.contains("`bulkhead volume receive p/v --token`"), "{fault:?}");

@@ -129,7 +129,7 @@ pub(crate) fn serve(spec: &Serve) -> Result<()> {
 fn run_queue(node: &std::fs::File, device: &DeviceInfo, target: &Server, ready: &Sender<Result<()>>) {
     let prepared = process::set_realtime(PRIORITY)
         .context("cannot run at real-time priority")
-        .and_then(|()| Ok(background::check_flusher()?))
+        .and_then(|()| Ok(background::check_io_flusher()?))
         .and_then(|()| Ok(Prepared::new(device)?.attach(node, device, 0)?));
     match prepared {
         Ok(queue) => {
@@ -232,7 +232,7 @@ impl Target for Server {
         if request.op == Op::Flush { self.medium.flush() } else { Ok(()) }
     }
 
-    fn turn(&self, ready: &mut Vec<u16>) -> Option<Duration> {
+    fn before_wait(&self, ready: &mut Vec<u16>) -> Option<Duration> {
         let mut state = self.state();
         let State { disk: Some(disk), done, events, modelled_until, .. } = &mut *state else { return None };
         *modelled_until = Nanos(self.now().0 + PATH_NANOS).max(*modelled_until);

@@ -60,7 +60,7 @@ pub fn watch_servers(kernel: Arc<Kernel>) -> Result<(), Fault> {
     };
     let (settled, is_settled) = channel();
     let supervise = move || {
-        if let Err(error) = background::become_flusher() {
+        if let Err(error) = background::set_io_flusher() {
             let evidence = format!(
                 "when memory is short, the successor of a block server may wait for the volume that waits for it: {}",
                 chain(&error)

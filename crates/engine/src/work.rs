@@ -283,7 +283,7 @@ impl<'a> RunningWorker<'a> {
     /// Ends it: first through its stream, so that it records its progress, then by a signal, and finally by force.
     fn stop(&mut self) {
         if let Some(stream) = self.stream.take() {
-            worker::end_stream(&stream);
+            worker::shut_down_stream(&stream);
             if self.worker.ended(EXIT_LIMIT).is_some() {
                 return;
             }

@@ -17,7 +17,7 @@ use bulkhead_sys::fsutil::{self, MkfsOptions};
 use bulkhead_sys::image::{self, Filler};
 use bulkhead_sys::mount::{self, MountError, MountFlags};
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::spawn::{Heard, Running, SpawnSpec, spawn};
+use bulkhead_sys::spawn::{Running, SpawnSpec, Stdout, spawn};
 use bulkhead_sys::tool::{Tool, find_program};
 use bulkhead_sys::ublk::Control;
 use rustix::fs::{Mode, OFlags};
@@ -90,9 +90,9 @@ impl Server {
     pub(crate) fn version(self) -> Option<String> {
         let program = self.programs().ok()?.into_iter().next()?;
         let spec = SpawnSpec { program, args: vec!["--version".into()], ..SpawnSpec::default() };
-        match spawn(&spec).ok()?.hear(START_LIMIT) {
-            Heard::Line(line) => Some(line.trim().to_owned()),
-            Heard::Nothing | Heard::End => None,
+        match spawn(&spec).ok()?.read_line(START_LIMIT) {
+            Stdout::Line(line) => Some(line.trim().to_owned()),
+            Stdout::Timeout | Stdout::Closed => None,
         }
     }
 

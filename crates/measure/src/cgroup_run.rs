@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use bulkhead_sys::process::is_ignored;
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::spawn::{Heard, Running, SpawnSpec, spawn};
+use bulkhead_sys::spawn::{Running, SpawnSpec, Stdout, spawn};
 
 use crate::load::{LoadArgs, LoadResult, READY, WAITING};
 
@@ -155,7 +155,7 @@ impl Load {
     }
 
     fn tell(&mut self, bytes: &[u8]) -> Result<()> {
-        if let Err(error) = self.child.tell(bytes) {
+        if let Err(error) = self.child.write_stdin(bytes) {
             // Its own words say more than a broken pipe.
             let said = self.child.stderr();
             return Err(error).context(format!("{} is gone: {said}", self.what));
@@ -175,13 +175,13 @@ impl Load {
         let deadline = Instant::now() + limit;
         loop {
             self.cancel.check()?;
-            match self.child.hear(POLL) {
-                Heard::Line(line) => return Ok(line),
-                Heard::End => bail!("{} ended early: {}", self.what, self.child.stderr()),
-                Heard::Nothing if Instant::now() >= deadline => {
+            match self.child.read_line(POLL) {
+                Stdout::Line(line) => return Ok(line),
+                Stdout::Closed => bail!("{} ended early: {}", self.what, self.child.stderr()),
+                Stdout::Timeout if Instant::now() >= deadline => {
                     bail!("{} did not answer within {} s", self.what, limit.as_secs())
                 }
-                Heard::Nothing => {}
+                Stdout::Timeout => {}
             }
         }
     }

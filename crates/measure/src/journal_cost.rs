@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use anyhow::{Context, Result};
 use bulkhead_core::observe::cost::{Call, CallCost, CostRun};
 use bulkhead_core::units::Bytes;
-use bulkhead_sys::file::write_out;
+use bulkhead_sys::file::write_back;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::{Scratch, ScratchError};
 use rustix::fs::{
@@ -235,7 +235,7 @@ impl Subject {
     /// one or two commits as it happens.
     fn write_data(&self, mut numbers: std::ops::Range<u32>) -> Result<()> {
         match self.call {
-            Call::Write => numbers.try_for_each(|number| Ok(write_out(self.open(&name(number))?)?)),
+            Call::Write => numbers.try_for_each(|number| Ok(write_back(self.open(&name(number))?)?)),
             _ => Ok(()),
         }
     }

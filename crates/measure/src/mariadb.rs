@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use bulkhead_sys::spawn::{Heard, Running, SpawnSpec, spawn};
+use bulkhead_sys::spawn::{Running, SpawnSpec, Stdout, spawn};
 use bulkhead_sys::tool::{Tool, find_program};
 
 use crate::cgroup_run::{Cancel, wait_until};
@@ -213,16 +213,16 @@ impl Clients {
         let deadline = Instant::now() + limit;
         loop {
             cancel.check()?;
-            match self.child.hear(Duration::from_millis(200)) {
-                Heard::Line(line) => {
+            match self.child.read_line(Duration::from_millis(200)) {
+                Stdout::Line(line) => {
                     self.intervals.extend(parse_interval(&line));
                     if is_wanted(&line) {
                         return Ok(());
                     }
                 }
-                Heard::End => bail!("sysbench ended early: {}", self.child.stderr()),
-                Heard::Nothing if Instant::now() >= deadline => bail!("sysbench says nothing more"),
-                Heard::Nothing => {}
+                Stdout::Closed => bail!("sysbench ended early: {}", self.child.stderr()),
+                Stdout::Timeout if Instant::now() >= deadline => bail!("sysbench says nothing more"),
+                Stdout::Timeout => {}
             }
         }
     }

@@ -1,7 +1,7 @@
-//! What a process does to itself to serve block devices: go to the background, and depend on nothing that might wait for it.
+//! Turning a process into a block server: daemonizing, and dropping every dependency that could wait for the server itself.
 //!
-//! Owns: the fork with its report of readiness, the mount namespace, memory lock and `PR_SET_IO_FLUSHER` of a server.
-//! Does not: know what is served.
+//! Owns: the fork and the readiness report, and a server's mount namespace, memory lock and `PR_SET_IO_FLUSHER`.
+//! Does not: serve requests.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _, pipe};
@@ -21,7 +21,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use crate::roots::Roots;
 use crate::{process, raw};
 
-/// Where a log is begun anew, in bytes: a server that cannot start is tried again and again, and says each time why.
+/// Size at which a log is truncated, in bytes: a server that cannot start is retried, and logs the reason each time.
 const LOG_LIMIT: u64 = 1 << 20;
 
 /// `OOM_SCORE_ADJ_MIN` of `<linux/oom.h>`.
@@ -39,49 +39,51 @@ pub enum BackgroundError {
         #[source]
         source: io::Error,
     },
-    /// There are other threads, which a fork would leave behind in the middle of whatever they do.
+    /// Other threads exist; a fork would abandon them in an arbitrary state.
     #[error("cannot go to the background with {threads} threads")]
     Threads {
         /// How many.
         threads: usize,
     },
-    /// The kernel did not keep what was set.
+    /// The kernel did not keep the setting.
     #[error("PR_SET_IO_FLUSHER has no effect: under memory pressure the server would wait for itself")]
-    NotAFlusher,
+    IoFlusherNotSet,
 }
 
-/// Which of the two processes this is after [`split`].
+/// Which of the two processes this is after [`daemonize`].
 #[derive(Debug)]
 pub enum Side {
-    /// The one that was started: the other has said what it had to say, or is gone.
+    /// The process that was started. The background process has reported, or exited.
     Foreground {
-        /// What it said, empty when it is gone.
-        said: String,
+        /// The background process's report; empty if it exited without one.
+        report: String,
     },
-    /// The one that stays.
+    /// The process that stays.
     Background(Report),
 }
 
-/// The way back to who waits in the foreground.
+/// The pipe to the foreground process, which waits for a report.
 #[derive(Debug)]
 pub struct Report(PipeWriter);
 
 impl Report {
-    /// Says it, and lets the foreground end.
+    /// Sends the report, which lets the foreground process exit.
     ///
     /// # Errors
-    /// The operating system's; the foreground may have been killed.
-    pub fn say(mut self, text: &str) -> io::Result<()> {
+    /// The operating system's; the foreground process may have been killed.
+    pub fn send(mut self, text: &str) -> io::Result<()> {
         self.0.write_all(text.as_bytes())
     }
 }
 
-/// Splits this process: one stays in the foreground until the other has reported, the other is in a session of its own, with
-/// `/dev/null` as input and output, `log` as standard error and as many open files as it may have, and outlives it.
+/// Forks. The foreground process waits for the background process's report. The background process gets a session of its own,
+/// `/dev/null` as input and output, `log` as standard error and the highest allowed limit on open files, and outlives it.
+///
+/// Call it before starting any thread.
 ///
 /// # Errors
-/// [`BackgroundError`]. Call it before any thread is started.
-pub fn split(roots: &Roots, log: &Path) -> Result<Side, BackgroundError> {
+/// [`BackgroundError`].
+pub fn daemonize(roots: &Roots, log: &Path) -> Result<Side, BackgroundError> {
     let failed = |step| move |source| BackgroundError::Step { step, source };
     let threads = fs::read_dir(roots.proc.join("self/task")).map_err(failed("count threads"))?.count();
     if threads != 1 {
@@ -89,11 +91,11 @@ pub fn split(roots: &Roots, log: &Path) -> Result<Side, BackgroundError> {
     }
     let null = OpenOptions::new().read(true).write(true).open("/dev/null").map_err(failed("open /dev/null"))?;
     let log = OpenOptions::new().create(true).append(true).open(log).map_err(failed("open the log"))?;
-    if log.metadata().map_err(failed("look at the log"))?.len() > LOG_LIMIT {
-        log.set_len(0).map_err(failed("begin the log anew"))?;
+    if log.metadata().map_err(failed("stat the log"))?.len() > LOG_LIMIT {
+        log.set_len(0).map_err(failed("truncate the log"))?;
     }
-    let (reader, writer): (PipeReader, PipeWriter) = pipe().map_err(failed("make a pipe"))?;
-    // SAFETY: this is the only thread, which was just counted, so that no lock is held by somebody who is not copied.
+    let (reader, writer): (PipeReader, PipeWriter) = pipe().map_err(failed("create a pipe"))?;
+    // SAFETY: this is the only thread, as was just checked, so no thread that the fork leaves behind holds a lock.
     match unsafe { libc::fork() } {
         -1 => Err(failed("fork")(io::Error::last_os_error())),
         0 => {
@@ -103,22 +105,22 @@ pub fn split(roots: &Roots, log: &Path) -> Result<Side, BackgroundError> {
                 .and_then(|()| dup2_stdout(&null))
                 .and_then(|()| dup2_stderr(&log))
                 .map_err(|errno| failed("redirect output")(errno.into()))?;
-            // With as many as there are it works, too; where fewer are allowed to all than to it, this fails.
+            // It also works with the present limit. Raising fails where the limit is higher than the system-wide maximum.
             let _ = process::raise_open_files();
             Ok(Side::Background(Report(writer)))
         }
         _ => {
             drop(writer);
-            let mut said = String::new();
-            (&reader).read_to_string(&mut said).map_err(failed("hear from the background"))?;
-            Ok(Side::Foreground { said })
+            let mut report = String::new();
+            (&reader).read_to_string(&mut report).map_err(failed("read the report of the background process"))?;
+            Ok(Side::Foreground { report })
         }
     }
 }
 
-/// Makes a server of this process: all memory locked, marked as one that writes memory back for others, never
-/// chosen to be killed when memory runs out, deaf to the signals that ask a process to end (a block device goes when it is
-/// removed). Threads that are started later inherit it.
+/// Prepares this process for serving a block device: locks all memory, marks it as an I/O flusher, exempts it from the OOM
+/// killer, and ignores the signals that ask a process to exit (a server exits when its device is removed). Threads started later
+/// inherit this.
 ///
 /// # Errors
 /// [`BackgroundError`].
@@ -130,28 +132,28 @@ pub fn become_server(roots: &Roots) -> Result<(), BackgroundError> {
     fs::write(roots.proc.join("self/oom_score_adj"), OOM_NEVER)
         .map_err(|source| BackgroundError::Step { step: "set oom_score_adj", source })?;
     configure_io_flusher_behavior(true).map_err(failed("set PR_SET_IO_FLUSHER"))?;
-    check_flusher()?;
+    check_io_flusher()?;
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(failed("lock the memory"))
 }
 
-/// Marks this thread, and the programs that it starts, as ones that write memory back for others: when memory is short, they do not wait
-/// for a volume whose server they are about to start (`PR_SET_IO_FLUSHER`).
+/// Marks this thread and the programs that it starts as I/O flushers (`PR_SET_IO_FLUSHER`): under memory pressure they do not
+/// wait for a volume whose server they are about to start.
 ///
 /// # Errors
 /// [`BackgroundError`].
-pub fn become_flusher() -> Result<(), BackgroundError> {
+pub fn set_io_flusher() -> Result<(), BackgroundError> {
     let failed =
         |errno: rustix::io::Errno| BackgroundError::Step { step: "set PR_SET_IO_FLUSHER", source: errno.into() };
     configure_io_flusher_behavior(true).map_err(failed)?;
-    check_flusher()
+    check_io_flusher()
 }
 
-/// Gives this process mounts of its own, which are those that there are. They keep others from unmounting until [`forget_mounts`], so
-/// call it late; and before any thread is started, which would stay with the old ones.
+/// Moves this process into a mount namespace of its own, a private copy of the present one. The copies keep file systems busy
+/// until [`detach_mounts`], so call it late; but before starting any thread, which would stay in the old namespace.
 ///
 /// # Errors
 /// [`BackgroundError::Step`].
-pub fn own_mounts() -> Result<(), BackgroundError> {
+pub fn unshare_mounts() -> Result<(), BackgroundError> {
     let failed = |step| move |errno: rustix::io::Errno| BackgroundError::Step { step, source: errno.into() };
     // SAFETY: CLONE_NEWNS unshares no descriptor table, which is the only hazard that the function names.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(failed("unshare the mount namespace"))?;
@@ -159,44 +161,43 @@ pub fn own_mounts() -> Result<(), BackgroundError> {
         .map_err(failed("make the mounts private"))
 }
 
-/// Whether this thread is marked as one that writes memory back (`PR_GET_IO_FLUSHER`).
+/// Checks that this thread is marked as an I/O flusher (`PR_GET_IO_FLUSHER`).
 ///
 /// # Errors
-/// [`BackgroundError::NotAFlusher`], [`BackgroundError::Step`].
-pub fn check_flusher() -> Result<(), BackgroundError> {
+/// [`BackgroundError::IoFlusherNotSet`], [`BackgroundError::Step`].
+pub fn check_io_flusher() -> Result<(), BackgroundError> {
     match is_io_flusher() {
         Ok(true) => Ok(()),
-        Ok(false) => Err(BackgroundError::NotAFlusher),
+        Ok(false) => Err(BackgroundError::IoFlusherNotSet),
         Err(errno) => Err(BackgroundError::Step { step: "read PR_GET_IO_FLUSHER", source: errno.into() }),
     }
 }
 
-/// Makes a directory that was opened before the one that relative paths lead from, which is all that paths lead to after
-/// [`forget_mounts`].
+/// Changes the working directory to one that was opened before [`detach_mounts`]; afterwards only relative paths lead anywhere.
 ///
 /// # Errors
 /// [`BackgroundError::Step`].
-pub fn work_in(directory: impl AsFd) -> Result<(), BackgroundError> {
+pub fn change_dir(directory: impl AsFd) -> Result<(), BackgroundError> {
     let failed = |errno: rustix::io::Errno| BackgroundError::Step { step: "enter the directory", source: errno.into() };
     fchdir(directory).map_err(failed)
 }
 
-/// Leaves all mounts behind, those that others wait to unmount among them; files that are open stay so, and no path leads
-/// anywhere any more. For a process with mounts of its own ([`own_mounts`]); `place` is any directory.
+/// Detaches all mounts by pivoting to an empty root, so that this process keeps none of them busy. Open files stay open; absolute
+/// paths lead nowhere. For a process in its own mount namespace ([`unshare_mounts`]); `place` is any directory.
 ///
 /// # Errors
 /// [`BackgroundError::Step`].
-pub fn forget_mounts(place: &Path) -> Result<(), BackgroundError> {
+pub fn detach_mounts(place: &Path) -> Result<(), BackgroundError> {
     let failed = |step| move |errno: rustix::io::Errno| BackgroundError::Step { step, source: errno.into() };
-    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("make an empty root"))?;
-    fsconfig_create(&context).map_err(failed("make an empty root"))?;
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("create an empty root"))?;
+    fsconfig_create(&context).map_err(failed("create an empty root"))?;
     let attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let empty = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(failed("make an empty root"))?;
+    let empty = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(failed("create an empty root"))?;
     move_mount(&empty, "", CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .map_err(failed("mount an empty root"))?;
     fchdir(&empty).map_err(failed("enter the empty root"))?;
-    // With the same place for both, the old root lies on top of the new one, and is taken off (pivot_root(2)).
+    // With "." for both, the old root is stacked on the new one, from where it is unmounted (pivot_root(2)).
     pivot_root(".", ".").map_err(failed("change the root"))?;
-    unmount(".", UnmountFlags::DETACH).map_err(failed("leave the old root"))?;
+    unmount(".", UnmountFlags::DETACH).map_err(failed("unmount the old root"))?;
     chdir(PathBuf::from("/")).map_err(failed("enter the empty root"))
 }

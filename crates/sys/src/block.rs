@@ -1,8 +1,8 @@
-//! Block devices as sysfs shows them: what they are, what lies under them, what is on them, and whether they are in use.
+//! Block devices in sysfs: their properties, the stack below them, their signatures, and whether they are in use.
 //!
-//! Owns: `/sys/dev/block/M:m/…` (kernel `Documentation/ABI/stable/sysfs-block`), the way from a device or a directory
-//! down to the physical devices, and the look for signatures with `wipefs` and `blkid`.
-//! Does not: attach loop devices (`loopdev`), make volumes (`lvm`) or file systems (`fsutil`).
+//! Owns: `/sys/dev/block/M:m/…` (kernel `Documentation/ABI/stable/sysfs-block`), resolving a device or directory to its physical
+//! devices, and probing for signatures with `wipefs` and `blkid`.
+//! Does not: attach loop devices (`loopdev`), create volumes (`lvm`) or file systems (`fsutil`).
 
 mod all;
 mod diskstat;
@@ -39,7 +39,7 @@ pub struct DmId {
     pub uuid: String,
 }
 
-/// One block device. The values about its queue are those of the whole disk for a partition, which has none itself.
+/// A block device. A partition has no queue; its queue attributes are those of the whole disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockDevice {
     /// Device number.
@@ -52,7 +52,7 @@ pub struct BlockDevice {
     pub logical_block_bytes: u32,
     /// Smallest unit written without read-modify-write, in bytes (`queue/physical_block_size`).
     pub physical_block_bytes: u32,
-    /// Whether the kernel takes it for a spinning disk. Virtual disks often claim to be one.
+    /// Whether the kernel treats it as a rotating disk. Virtual disks often claim to be one.
     pub rotational: bool,
     /// Whether it refuses writes.
     pub read_only: bool,
@@ -62,22 +62,22 @@ pub struct BlockDevice {
     pub scheduler: Option<Scheduler>,
     /// Device-mapper identity.
     pub dm: Option<DmId>,
-    /// Backing file of a loop device, as the kernel shows it (may end in ` (deleted)`).
+    /// Backing file of a loop device, as the kernel reports it (may end in ` (deleted)`).
     pub loop_backing: Option<PathBuf>,
     /// Devices directly below a dm, md or bcache device, sorted.
     pub slaves: Vec<DevNo>,
-    /// Requests the queue holds (`queue/nr_requests`); `None` without a request queue.
+    /// Size of the request queue (`queue/nr_requests`); `None` without a request queue.
     pub nr_requests: Option<u32>,
-    /// The most that it takes in one request (`queue/max_sectors_kb`); `None` where the kernel does not say.
+    /// Size of the largest request (`queue/max_sectors_kb`); `None` if the kernel does not report it.
     pub largest_request: Option<Bytes>,
-    /// Model, for devices that say one.
+    /// Model, for devices that report one.
     pub model: Option<String>,
 }
 
-/// Everything sysfs says about a device.
+/// The attributes of a device in sysfs.
 ///
 /// # Errors
-/// [`BlockError::NotFound`] when there is no such device; [`BlockError::Read`] or [`BlockError::Malformed`] for sysfs files.
+/// [`BlockError::NotFound`] if there is no such device; [`BlockError::Read`] or [`BlockError::Malformed`] for sysfs files.
 pub fn inspect(roots: &Roots, dev: DevNo) -> Result<BlockDevice, BlockError> {
     let dir = device_dir(roots, dev)?;
     let partition_of = parent_disk(&dir)?;
@@ -111,7 +111,7 @@ pub fn inspect(roots: &Roots, dev: DevNo) -> Result<BlockDevice, BlockError> {
     })
 }
 
-/// The smallest unit in which a device can be written (`queue/logical_block_size`), which direct I/O has to be a multiple of.
+/// The logical block size of a device (`queue/logical_block_size`), to which direct I/O must be aligned.
 ///
 /// # Errors
 /// Those of [`inspect`].
@@ -124,11 +124,10 @@ pub fn logical_block_bytes(roots: &Roots, dev: DevNo) -> Result<u32, BlockError>
     read_number(&disk.join("queue/logical_block_size"))
 }
 
-/// The device behind a path such as `/dev/vg/lv`.
+/// The device at a path such as `/dev/vg/lv`.
 ///
 /// # Errors
-/// [`BlockError::NotABlockDevice`] for anything else, [`BlockError::Read`] when the path cannot be examined, and those of
-/// [`inspect`].
+/// [`BlockError::NotABlockDevice`], [`BlockError::Read`] if the path cannot be examined, and those of [`inspect`].
 pub fn by_path(roots: &Roots, path: &Path) -> Result<BlockDevice, BlockError> {
     inspect(roots, devno_of(path)?)
 }
@@ -145,7 +144,8 @@ pub fn devno_of(path: &Path) -> Result<DevNo, BlockError> {
     Ok(dev_from_raw(metadata.rdev()))
 }
 
-/// The number of the device that a path names, or of the file system that it is in; that is no block device for btrfs, overlay or tmpfs.
+/// The number of the block device at a path, or else of the file system that contains it (not a block device for btrfs, overlay or
+/// tmpfs).
 ///
 /// # Errors
 /// [`BlockError::Read`] when the path cannot be examined.
@@ -168,7 +168,7 @@ pub fn name_of(roots: &Roots, dev: DevNo) -> Result<String, BlockError> {
     }
 }
 
-/// Kernel names of all block devices, by number. Those that go away meanwhile are left out.
+/// Kernel names of all block devices, by number. Devices that vanish meanwhile are omitted.
 #[must_use]
 pub fn names(roots: &Roots) -> HashMap<DevNo, String> {
     let Ok(entries) = fs::read_dir(roots.sys.join("class/block")) else { return HashMap::new() };
@@ -176,7 +176,7 @@ pub fn names(roots: &Roots) -> HashMap<DevNo, String> {
     names.filter_map(|name| Some((devno_of_name(roots, &name)?, name.replace('!', "/")))).collect()
 }
 
-/// The number of the device with this kernel name; `None` when there is none.
+/// The number of the device with this kernel name; `None` if there is none.
 #[must_use]
 pub fn devno_of_name(roots: &Roots, name: &str) -> Option<DevNo> {
     let name = name.replace('/', "!");
@@ -256,7 +256,7 @@ fn read(path: &Path) -> Result<String, BlockError> {
 fn read_optional(path: &Path) -> Result<Option<String>, BlockError> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned())),
-        // EINVAL and EOPNOTSUPP: the attribute exists but the device does not have the property.
+        // EINVAL and EOPNOTSUPP: the attribute exists, but the device does not have the property.
         Err(source) => match source.kind() {
             std::io::ErrorKind::NotFound | std::io::ErrorKind::InvalidInput | std::io::ErrorKind::Unsupported => {
                 Ok(None)

@@ -1,15 +1,15 @@
-//! Memory that direct I/O can use.
+//! Aligned memory for direct I/O.
 
 use bulkhead_core::cow::BLOCK_BYTES;
 
-/// What is copied at a time, in bytes.
+/// Size of a buffer, and the unit of copying, in bytes.
 pub const CHUNK: u64 = 1 << 20;
 
-/// Memory for direct I/O.
+/// An aligned buffer of [`CHUNK`] bytes.
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Box<[u8]>,
-    /// Where the aligned part starts.
+    /// Offset of the aligned part.
     start: usize,
 }
 
@@ -28,13 +28,13 @@ impl Buffer {
         Self { bytes, start }
     }
 
-    /// The first so many bytes, at most [`CHUNK`].
+    /// The first `len` bytes, at most [`CHUNK`].
     pub fn first(&mut self, len: usize) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + len]
     }
 }
 
-/// A number of bytes or blocks of what is in memory.
+/// Converts a count of bytes or blocks in memory; saturates.
 #[must_use]
 pub fn to_usize(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)

@@ -1,15 +1,15 @@
-//! The cgroup v2 hierarchy: paths, creation and removal, processes, freezing, killing, `io.stat`.
-//!
-//! Owns every read and write below the cgroup root and the reading of `/proc/PID/cgroup`. Does not decide which cgroup a
-//! process belongs in, nor which weights to write; knows nothing of the v1 controllers beyond telling that they are there
+//! The cgroup v2 hierarchy: paths, creation and removal, processes, freezing, killing, `io.stat`
 //! (kernel `Documentation/admin-guide/cgroup-v2.rst`).
+//!
+//! Owns all reads and writes below the cgroup root, and reading `/proc/PID/cgroup`. Does not decide which cgroup a process belongs
+//! to or which weights to write; of v1 controllers it only detects the presence.
 
 mod error;
 mod events;
 mod ids;
 mod iostat;
 mod mode;
-mod standing;
+mod watch;
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -24,21 +24,21 @@ pub use self::events::{freeze, is_frozen, is_populated, kill_all, thaw};
 pub use self::ids::{all_ids, io_weights};
 pub use self::iostat::{IoLimits, IoStat, io_limits, io_stat, io_waited, parse_io_stat};
 pub use self::mode::{Mode, controllers, mode, v2_root};
-pub use self::standing::{Membership, Said};
+pub use self::watch::{FileWatch, Membership};
 use crate::roots::Roots;
 
-/// How often a cgroup is created once more when one above it is gone.
+/// Attempts to create a cgroup while an ancestor is being removed.
 const CREATE_TRIES: usize = 100;
 
-/// Creates a cgroup with its parents, and enables `controllers` for it in `cgroup.subtree_control` of every cgroup above,
-/// from the root down (never in the cgroup itself, so that it can hold processes). Returns whether it was created.
+/// Creates a cgroup with its ancestors, and enables `controllers` for it in `cgroup.subtree_control` of all ancestors, from the root
+/// down (never in the cgroup itself, so that it can contain processes). Returns whether it was created.
 ///
-/// Idempotent. What was made before a failure stays: calling again goes on from there.
+/// Idempotent. A failure leaves the steps done so far; calling again continues from there.
 ///
 /// # Errors
 /// [`CgroupError::MissingController`], [`CgroupError::Occupied`], or a failed read, write or `mkdir`.
 pub fn create(roots: &Roots, path: &CgroupPath, controllers: &[&str]) -> Result<bool, CgroupError> {
-    // Somebody may remove one above it that is empty until this one is there.
+    // An empty ancestor may be removed concurrently until this cgroup exists.
     for _ in 0..CREATE_TRIES {
         match create_once(roots, path, controllers) {
             Err(CgroupError::NotFound { .. }) => {}
@@ -50,8 +50,8 @@ pub fn create(roots: &Roots, path: &CgroupPath, controllers: &[&str]) -> Result<
 }
 
 fn create_once(roots: &Roots, path: &CgroupPath, controllers: &[&str]) -> Result<bool, CgroupError> {
-    // A cgroup has the controllers that are enabled in the one above it, which can enable only those that it has itself: with one look
-    // at the lowest one, all is known.
+    // A cgroup has the controllers that its parent enables, which can enable only those that it has itself. So checking the cgroup
+    // covers its ancestors.
     if read(roots, path, "cgroup.controllers").is_ok_and(|has| controllers.iter().all(|c| words(&has).contains(*c))) {
         return Ok(false);
     }
@@ -62,8 +62,8 @@ fn create_once(roots: &Roots, path: &CgroupPath, controllers: &[&str]) -> Result
     make_dir(roots, path)
 }
 
-/// Enables controllers for the children of a cgroup (`cgroup.subtree_control`), all or none. Returns what was enabled before;
-/// `None` when nothing was to be done. Idempotent.
+/// Enables controllers for the children of a cgroup (`cgroup.subtree_control`), all or none. Returns those that were enabled before;
+/// `None` if nothing had to be done. Idempotent.
 ///
 /// # Errors
 /// [`CgroupError::MissingController`], [`CgroupError::Occupied`], [`CgroupError::Refused`], or a failed read or write.
@@ -91,7 +91,7 @@ pub fn enable(roots: &Roots, path: &CgroupPath, controllers: &[&str]) -> Result<
             let pids = procs(roots, path).unwrap_or_default();
             Err(CgroupError::Occupied { cgroup, pids })
         }
-        // Available, and not taken: the processes below cannot be moved to it (kernel `cpu_cgroup_can_attach`).
+        // Available but refused: processes below cannot be attached to the controller (kernel `cpu_cgroup_can_attach`).
         Err(CgroupError::Write { cgroup, source, .. }) if is(&source, Errno::INVAL) => {
             Err(CgroupError::Refused { cgroup, controllers: wanted.join(" "), source })
         }
@@ -105,7 +105,7 @@ pub fn exists(roots: &Roots, path: &CgroupPath) -> bool {
     roots.cgroup_dir(path).is_dir()
 }
 
-/// The cgroups directly below, sorted. Names that are not UTF-8 are left out.
+/// The children of a cgroup, sorted. Names that are not UTF-8 are omitted.
 ///
 /// # Errors
 /// [`CgroupError::NotFound`] or [`CgroupError::Read`].
@@ -127,7 +127,7 @@ pub fn children(roots: &Roots, path: &CgroupPath) -> Result<Vec<CgroupPath>, Cgr
     Ok(found)
 }
 
-/// Removes one cgroup that has no children and no processes. Returns `false` when it did not exist.
+/// Removes a cgroup that has no children and no processes. Returns `false` if it did not exist.
 ///
 /// # Errors
 /// [`CgroupError::Busy`] with the processes, or [`CgroupError::Remove`].
@@ -147,8 +147,8 @@ pub fn remove(roots: &Roots, path: &CgroupPath) -> Result<bool, CgroupError> {
     }
 }
 
-/// Removes a cgroup and everything below it, deepest first. Removes nothing when there is a process in any of them.
-/// Returns `false` when it did not exist.
+/// Removes a cgroup and its descendants, deepest first. Removes nothing if any of them contains a process. Returns `false` if it did
+/// not exist.
 ///
 /// # Errors
 /// [`CgroupError::Busy`] with the processes, or [`CgroupError::Remove`]. The root is never removed.
@@ -164,7 +164,7 @@ pub fn remove_tree(roots: &Roots, path: &CgroupPath) -> Result<bool, CgroupError
     remove_below(roots, path)
 }
 
-/// The content of one file of a cgroup.
+/// The content of a cgroup file.
 ///
 /// # Errors
 /// [`CgroupError::NotFound`], [`CgroupError::NoFile`] or [`CgroupError::Read`].
@@ -178,8 +178,7 @@ pub fn read(roots: &Roots, path: &CgroupPath, file: &str) -> Result<String, Cgro
     })
 }
 
-/// Writes one file of a cgroup, in one `write(2)`. Returns what the file said before, without the final line break; empty
-/// for files that can only be written.
+/// Writes a cgroup file in one `write(2)`. Returns its previous content without the final newline; empty for write-only files.
 ///
 /// # Errors
 /// [`CgroupError::NotFound`], [`CgroupError::NoFile`] or [`CgroupError::Write`] (with the kernel's errno as its source).
@@ -197,8 +196,8 @@ pub fn write(roots: &Roots, path: &CgroupPath, file: &str, value: &str) -> Resul
     Ok(old.trim_end_matches('\n').to_owned())
 }
 
-/// The processes (kernel threads included) that are in this cgroup itself (file `cgroup.procs`), sorted. Processes outside
-/// our PID namespace, which the kernel shows as 0, are left out.
+/// The processes, kernel threads included, in this cgroup itself (file `cgroup.procs`), sorted. Processes outside our PID namespace,
+/// which the kernel reports as 0, are omitted.
 ///
 /// # Errors
 /// [`CgroupError::NotFound`], [`CgroupError::Read`] or [`CgroupError::Parse`].
@@ -236,7 +235,7 @@ pub fn cgroup_of(roots: &Roots, pid: u32) -> Result<CgroupPath, CgroupError> {
     let file = roots.proc.join(pid.to_string()).join("cgroup");
     let text = fs::read_to_string(file).map_err(|source| unreadable(pid, source))?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::")).ok_or(CgroupError::NotUnified { pid })?;
-    // The kernel marks it so (proc_cgroup_show); no live cgroup that Bulkhead makes has a space in its name.
+    // The kernel appends this mark (proc_cgroup_show); no live cgroup created by Bulkhead has a space in its name.
     if path.ends_with(" (deleted)") {
         return Err(CgroupError::Removed { pid });
     }
@@ -274,9 +273,9 @@ fn parse_error(path: &CgroupPath, file: &str, line: String) -> CgroupError {
     CgroupError::Parse { cgroup: path.clone(), file: file.to_owned(), line }
 }
 
-/// The error for a cgroup, or a file of it, that is not there; `None` when `source` says something else.
+/// The error for a missing cgroup or cgroup file; `None` if `source` is another error.
 fn missing(roots: &Roots, path: &CgroupPath, file: &str, source: &io::Error) -> Option<CgroupError> {
-    // ENODEV is what an open file of a removed cgroup answers (kernfs).
+    // kernfs returns ENODEV for an open file of a removed cgroup.
     if source.kind() != io::ErrorKind::NotFound && !is(source, Errno::NODEV) {
         return None;
     }
@@ -286,7 +285,7 @@ fn missing(roots: &Roots, path: &CgroupPath, file: &str, source: &io::Error) -> 
     } else if source.kind() == io::ErrorKind::NotFound {
         Some(CgroupError::NoFile { cgroup, file: file.to_owned() })
     } else {
-        // ENODEV from a living cgroup is the answer of io.* files about a device.
+        // In a live cgroup, io.* files return ENODEV for an unknown device.
         None
     }
 }
@@ -298,7 +297,7 @@ fn file_of(roots: &Roots, path: &CgroupPath, file: &str) -> Result<PathBuf, Cgro
     Ok(roots.cgroup_dir(path).join(file))
 }
 
-/// Truncation means nothing to the kernel's files; it keeps a fake kernel's files right.
+/// The kernel's files ignore truncation; the regular files of a fake kernel need it.
 fn write_once(name: &PathBuf, value: &str) -> io::Result<()> {
     OpenOptions::new().write(true).truncate(true).open(name)?.write_all(value.as_bytes())
 }
@@ -311,7 +310,7 @@ fn make_dir(roots: &Roots, path: &CgroupPath) -> Result<bool, CgroupError> {
     }
 }
 
-/// The processes in a cgroup and below, as far as they can be read: used to explain, and to refuse early.
+/// The processes in a cgroup and its descendants, as far as they can be read: for error messages, and for refusing early.
 fn procs_below(roots: &Roots, path: &CgroupPath) -> Vec<u32> {
     let mut pids = procs(roots, path).unwrap_or_default();
     for child in children(roots, path).unwrap_or_default() {

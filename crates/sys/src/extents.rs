@@ -1,7 +1,7 @@
-//! Which ranges of a file have data (ioctl `FS_IOC_FIEMAP`, `<linux/fiemap.h>`).
+//! Ranges of a file that have data (ioctl `FS_IOC_FIEMAP`, `<linux/fiemap.h>`).
 //!
-//! `SEEK_DATA` is asked only where there is no such ioctl (tmpfs): where blocks are allocated and were never written, it takes
-//! zeroes that the page cache happens to hold for data (`iomap_seek_data`), and then a layer would hide what is below it.
+//! `SEEK_DATA` is the fallback where this ioctl is missing (tmpfs). In unwritten extents it reports cached zero pages as data
+//! (`iomap_seek_data`), which would make a layer hide the layers below it.
 
 use std::fs::File;
 use std::io;
@@ -12,20 +12,20 @@ use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
-/// `FS_IOC_FIEMAP`; the structure counts without its array.
+/// `FS_IOC_FIEMAP`; the ioctl number encodes the size of the structure without its array.
 const FS_IOC_FIEMAP: Opcode = opcode::read_write::<Header>(b'f', 11);
-/// Write what is cached first.
+/// Write out cached data first.
 const FIEMAP_FLAG_SYNC: u32 = 1;
-/// No extent follows.
+/// The last extent of the file.
 const FIEMAP_EXTENT_LAST: u32 = 1;
-/// Allocated, and reads as zeroes.
+/// Allocated but unwritten: reads as zeroes.
 const FIEMAP_EXTENT_UNWRITTEN: u32 = 0x800;
-/// Several lie together.
+/// Several adjacent extents, merged.
 const FIEMAP_EXTENT_MERGED: u32 = 0x1000;
-/// Other files have it as well.
+/// Shared with other files.
 const FIEMAP_EXTENT_SHARED: u32 = 0x2000;
 
-/// Extents that are asked for at a time: 7 KiB on the stack.
+/// Extents per call: 7 KiB on the stack.
 const BATCH: usize = 128;
 
 /// `struct fiemap` without `fm_extents`.
@@ -43,7 +43,7 @@ struct Header {
 /// `struct fiemap_extent`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-struct Found {
+struct FiemapExtent {
     logical: u64,
     physical: u64,
     length: u64,
@@ -55,38 +55,37 @@ struct Found {
 #[repr(C)]
 struct Query {
     header: Header,
-    found: [Found; BATCH],
+    found: [FiemapExtent; BATCH],
 }
 
-const _: () = assert!(size_of::<Header>() == 32 && size_of::<Found>() == 56);
+const _: () = assert!(size_of::<Header>() == 32 && size_of::<FiemapExtent>() == 56);
 
-/// What a range of a file is.
+/// State of an allocated range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It was written.
+    /// Written.
     Data,
-    /// Its blocks are allocated, and were never written.
+    /// Allocated, never written.
     Unwritten,
 }
 
-/// A range of a file, and where the device has it.
+/// A range of a file and its location on the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapped {
-    /// In the file, in bytes.
+    /// Range in the file, in bytes.
     pub range: Range<u64>,
-    /// Its start on the device, in bytes.
+    /// Offset on the device, in bytes.
     pub device: u64,
 }
 
-/// Tells where the device has the data of a file, as far as it lies there plainly: not compressed, nor within metadata, nor yet
-/// without a place.
+/// Extents of a file whose device location is known and plain: not compressed, inline or delayed-allocated.
 ///
 /// # Errors
 /// The operating system's.
 pub fn mapped(file: &File) -> io::Result<Vec<Mapped>> {
     let mut all = Vec::new();
     let size = file.metadata()?.len();
-    ask(file, 0..size.next_multiple_of(4096), |extent, range| {
+    query(file, 0..size.next_multiple_of(4096), |extent, range| {
         if extent.flags & !(FIEMAP_EXTENT_LAST | FIEMAP_EXTENT_MERGED | FIEMAP_EXTENT_SHARED) == 0 {
             all.push(Mapped { device: extent.physical + (range.start - extent.logical), range });
         }
@@ -95,8 +94,8 @@ pub fn mapped(file: &File) -> io::Result<Vec<Mapped>> {
     Ok(all)
 }
 
-/// Tells of all ranges of a file that are no holes, in order, cut off at the ends of `range`. What is written meanwhile is
-/// told of or not.
+/// Calls `each` for all allocated ranges of a file, in order, clipped to `range`. Whether concurrent writes are included is
+/// unspecified.
 ///
 /// # Errors
 /// The operating system's, and what `each` returns.
@@ -108,8 +107,7 @@ pub fn extents(
     visit(file, range, |range, kind| each(range, kind).map(ControlFlow::Continue))
 }
 
-/// The first part of a range of a file that was never written: a hole, or blocks that are only allocated. It is cut off at the ends of
-/// `range`.
+/// The first unwritten part of a range of a file, either a hole or an unwritten extent, clipped to `range`.
 ///
 /// # Errors
 /// The operating system's.
@@ -129,27 +127,29 @@ pub fn first_gap(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>
     Ok((!gap.is_empty()).then_some(gap))
 }
 
-/// [`extents`], until `each` has seen enough.
+/// [`extents`], until `each` breaks.
 fn visit(
     file: &File,
     range: Range<u64>,
     mut each: impl FnMut(Range<u64>, Kind) -> io::Result<ControlFlow<()>>,
 ) -> io::Result<()> {
-    let asked = ask(file, range.clone(), |extent, range| {
+    let visited = query(file, range.clone(), |extent, range| {
         let unwritten = extent.flags & FIEMAP_EXTENT_UNWRITTEN != 0;
         each(range, if unwritten { Kind::Unwritten } else { Kind::Data })
     });
-    match asked {
-        Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => by_seeking(file, range, each),
-        asked => asked,
+    match visited {
+        Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => {
+            visit_by_seeking(file, range, each)
+        }
+        visited => visited,
     }
 }
 
-/// Tells of the extents that touch a range, in order, with what of the range each has, until `each` has seen enough.
-fn ask(
+/// Calls `each` for the extents that overlap a range, in order, with the overlap, until `each` breaks.
+fn query(
     file: &File,
     range: Range<u64>,
-    mut each: impl FnMut(&Found, Range<u64>) -> io::Result<ControlFlow<()>>,
+    mut each: impl FnMut(&FiemapExtent, Range<u64>) -> io::Result<ControlFlow<()>>,
 ) -> io::Result<()> {
     let mut at = range.start;
     while at < range.end {
@@ -161,9 +161,9 @@ fn ask(
             extent_count: BATCH as u32,
             ..Header::default()
         };
-        let mut query = Query { header, found: [Found::default(); BATCH] };
-        // SAFETY: FS_IOC_FIEMAP reads a `struct fiemap` and writes at most `extent_count` elements of the array that follows it,
-        // which `Query` has.
+        let mut query = Query { header, found: [FiemapExtent::default(); BATCH] };
+        // SAFETY: FS_IOC_FIEMAP reads a `struct fiemap` and writes at most `extent_count` elements of the array behind it; `Query`
+        // has both.
         let request = unsafe { Updater::<FS_IOC_FIEMAP, Query>::new(&mut query) };
         // SAFETY: as above; the request borrows the query for as long as the call takes.
         unsafe { ioctl(file, request) }?;
@@ -199,7 +199,7 @@ pub fn has_data(file: &File) -> io::Result<bool> {
     Ok(any)
 }
 
-fn by_seeking(
+fn visit_by_seeking(
     file: &File,
     range: Range<u64>,
     mut each: impl FnMut(Range<u64>, Kind) -> io::Result<ControlFlow<()>>,
@@ -233,7 +233,7 @@ mod tests {
         let mut all: Vec<(Range<u64>, Kind)> = Vec::new();
         extents(file, range, |range, kind| {
             match all.last_mut() {
-                // What lies together on the disk or not is not the point here.
+                // Physical contiguity does not matter here.
                 Some((last, same)) if last.end == range.start && *same == kind => last.end = range.end,
                 _ => all.push((range, kind)),
             }
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_found_and_what_is_only_allocated_is_not_data() {
+    fn written_extents_are_data_and_unwritten_extents_are_not() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(64 << 20).unwrap();
         assert!(!has_data(&file).unwrap());
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn zeroes_that_the_page_cache_holds_are_a_gap() {
+    fn cached_zeroes_of_an_unwritten_extent_are_a_gap() {
         let file = tempfile::tempfile().unwrap();
         fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
         file.write_all_at(&[7; 8192], 65536).unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_cannot_be_asked_it_is_sought() {
+    fn seek_data_is_the_fallback_without_fiemap() {
         let Ok(file) = tempfile::tempfile_in("/dev/shm") else { return };
         file.set_len(1 << 20).unwrap();
         file.write_all_at(&[7; 4096], 8192).unwrap();

@@ -1,7 +1,7 @@
-//! Files on the host's file systems: durable writes, free space, the lock of the daemon.
+//! Files on the host's file systems: durable writes, free space, the daemon's lock.
 //!
-//! Owns how bytes get to stable storage (tmp, fsync, rename, fsync of the directory). Does not know what is in the files; images
-//! are in [`crate::image`].
+//! Owns the sequence that makes a write durable (temporary file, fsync, rename, fsync of the directory). Does not interpret content; for
+//! images see [`crate::image`].
 
 use std::ffi::OsString;
 use std::fmt;
@@ -19,22 +19,22 @@ use rustix::io::Errno;
 
 use crate::process;
 
-/// Pause between two tries to lock.
+/// Interval between attempts to lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// How many names are tried for a temporary file: more than there are writers and leftovers of crashes.
+/// Number of names tried for a temporary file: more than there are concurrent writers and leftovers of crashes.
 const TMP_ATTEMPTS: u32 = 100;
 
 /// Free and total space of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// What a process without privileges can still use (without ext4's reserved blocks).
+    /// Space available to unprivileged processes (without ext4's reserved blocks).
     pub free: Bytes,
     /// Size of the file system.
     pub total: Bytes,
 }
 
-/// An exclusive lock on a file, held until it is dropped or the process ends (`flock(2)`).
+/// An exclusive lock on a file, held until it is dropped or the process exits (`flock(2)`).
 #[derive(Debug)]
 pub struct LockFile {
     _fd: OwnedFd,
@@ -47,18 +47,18 @@ pub enum FileError {
     #[error(transparent)]
     Io(#[from] PathError),
     /// The path has no file name (`/`, `..`).
-    #[error("{path} is not the path of a file")]
+    #[error("{path} has no file name")]
     NoName {
         /// The path.
         path: PathBuf,
     },
-    /// There is something there already; nothing is overwritten.
-    #[error("{path} exists already")]
+    /// The path exists, and is not overwritten.
+    #[error("{path} already exists")]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// The file is larger than the caller reads.
+    /// The file is larger than the caller's limit.
     #[error("{path} is larger than {limit}")]
     TooLarge {
         /// The file.
@@ -66,12 +66,12 @@ pub enum FileError {
         /// The limit.
         limit: Bytes,
     },
-    /// The file system cannot hold the image; a file that was being created is removed again.
+    /// The file system has too little space for the image; a partially created file was removed.
     #[error("there is not enough space for {size} in {path}")]
     NoSpace {
         /// The file.
         path: PathBuf,
-        /// Its wanted size.
+        /// Its intended size.
         size: Bytes,
     },
     /// Another process holds the lock.
@@ -79,7 +79,7 @@ pub enum FileError {
     AlreadyLocked {
         /// The lock file.
         path: PathBuf,
-        /// The process that wrote its pid there, if it can be read.
+        /// The pid written to the file by the holder, if it can be read.
         pid: Option<u32>,
     },
 }
@@ -91,31 +91,31 @@ impl FileError {
         PathError::new(operation, path, source).into()
     }
 
-    /// Whether there is no such file.
+    /// Whether the file does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         matches!(self, FileError::Io(PathError { source, .. }) if source.kind() == io::ErrorKind::NotFound)
     }
 }
 
-/// Replaces a file by `bytes`: after success they are on stable storage, and after a crash at any point the file has either
-/// the old or the new content. The new file has mode 0600. A crash may leave `.<name>.<pid>.<n>.tmp` beside it.
+/// Replaces the content of a file atomically and durably: after a crash at any point it has either the old or the new content. The new
+/// file has mode 0600. A crash may leave `.<name>.<pid>.<n>.tmp` in its directory.
 ///
 /// # Errors
-/// [`FileError::NoName`] or [`FileError::Io`]; the old file is then untouched, unless only the directory could not be synced.
+/// [`FileError::NoName`] or [`FileError::Io`]; the old file is then unchanged, unless only the sync of the directory failed.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let (mut file, tmp) = create_tmp(path)?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all()).map_err(io_error("write", &tmp));
     let renamed = written.and_then(|()| fs::rename(&tmp, path).map_err(io_error("replace", path)));
     if let Err(error) = renamed {
-        // The first error is the one to tell; a leftover is harmless.
+        // The first error is the relevant one; a leftover file is harmless.
         let _ = fs::remove_file(&tmp);
         return Err(error);
     }
     sync_dir_of(path)
 }
 
-/// The content of a file of at most `limit`.
+/// Reads a file of at most `limit` bytes.
 ///
 /// # Errors
 /// [`FileError::TooLarge`] or [`FileError::Io`].
@@ -129,24 +129,24 @@ pub fn read_limited(path: &Path, limit: Bytes) -> Result<Vec<u8>, FileError> {
     Ok(bytes)
 }
 
-/// Tells what a file holds now from what it held before, without reading it. Whatever changes a file, or puts another one in its place,
-/// changes this, if the clock of its file system has moved on since: see [`Stamp::is_settled`].
+/// Detects changes of a file without reading it. Any modification or replacement of the file changes its stamp, provided that the file
+/// system's clock has advanced since the last one: see [`Stamp::is_settled`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     dev: u64,
     inode: u64,
     size: Bytes,
-    /// `st_ctime`, which no program can set.
+    /// `st_ctime`, which programs cannot set.
     changed: (i64, i64),
 }
 
-/// From when on a change is sure to give a file another time: file systems take theirs from a clock that moves at each tick (1 to 10 ms).
-const CLOCK_MOVES: Duration = Duration::from_secs(1);
+/// Age after which a change is certain to result in a different ctime: file systems use a clock that advances per tick (1 to 10 ms).
+const SETTLE_TIME: Duration = Duration::from_secs(1);
 
 impl Stamp {
-    /// That of a file; `None` when it is not there, or cannot be looked at.
+    /// The stamp of a file; `None` if it does not exist or cannot be examined.
     #[must_use]
-    pub fn of(path: &Path) -> Option<Self> {
+    pub fn read(path: &Path) -> Option<Self> {
         let found = fs::metadata(path).ok()?;
         Some(Self {
             dev: found.dev(),
@@ -156,19 +156,19 @@ impl Stamp {
         })
     }
 
-    /// Whether the last change was so long ago that the next one is sure to be seen. Not when it lies in the future, because somebody
-    /// set the clock.
+    /// Whether the last change is old enough that the next one is certain to change the stamp. False if it is in the future, as after the
+    /// clock was set back.
     #[must_use]
     pub fn is_settled(&self, now: SystemTime) -> bool {
         let (Ok(seconds), Ok(nanos)) = (u64::try_from(self.changed.0), u32::try_from(self.changed.1)) else {
             return false;
         };
         let changed = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
-        now.duration_since(changed).is_ok_and(|ago| ago >= CLOCK_MOVES)
+        now.duration_since(changed).is_ok_and(|ago| ago >= SETTLE_TIME)
     }
 }
 
-/// Removes a file so that it stays removed after a crash. Returns `false` when it did not exist.
+/// Removes a file durably. Returns `false` if it did not exist.
 ///
 /// # Errors
 /// [`FileError::Io`].
@@ -178,7 +178,7 @@ pub fn remove_durable(path: &Path) -> Result<bool, FileError> {
         Err(source) if source.kind() == io::ErrorKind::NotFound => false,
         Err(source) => return Err(io_error("remove", path)(source)),
     };
-    // Also when it was gone already: the removal before may not have got this far.
+    // Also if it was gone already: an earlier removal may have been interrupted before this.
     match sync_dir_of(path) {
         Err(FileError::Io(PathError { source, .. })) if !removed && source.kind() == io::ErrorKind::NotFound => {
             Ok(false)
@@ -187,17 +187,17 @@ pub fn remove_durable(path: &Path) -> Result<bool, FileError> {
     }
 }
 
-/// Free and total space of the file system that holds `path`.
+/// Free and total space of the file system that contains `path`.
 ///
 /// # Errors
 /// [`FileError::Io`].
 pub fn free_space(path: &Path) -> Result<Space, FileError> {
-    let found = statvfs(path).map_err(|errno| io_error("look at the file system of", path)(errno.into()))?;
+    let found = statvfs(path).map_err(|errno| io_error("examine the file system of", path)(errno.into()))?;
     let bytes = |blocks: u64| Bytes(blocks.saturating_mul(found.f_frsize));
     Ok(Space { free: bytes(found.f_bavail), total: bytes(found.f_blocks) })
 }
 
-/// Whether a path still leads to an open file; not when nothing is there any more.
+/// Whether a path still refers to an open file; false if it does not exist any more.
 ///
 /// # Errors
 /// [`FileError::Io`].
@@ -210,55 +210,55 @@ pub fn is_at(file: &File, path: &Path) -> Result<bool, FileError> {
     }
 }
 
-/// Who, beside root, could put something else in the place of a directory or of what is in it: the owner of it or of one above it, or
-/// whoever may write there; `None` when nobody can. Of a path that is not there yet, what is there of it counts.
+/// A user other than root who could replace a directory or its entries: its owner or that of an ancestor, or users with write permission;
+/// `None` if only root can. For a path that does not exist yet, its nearest existing ancestor is checked.
 ///
 /// # Errors
 /// [`FileError::Io`].
 pub fn who_can_replace(directory: &Path) -> Result<Option<String>, FileError> {
-    // As it was given, for links on the way, and as it is reached.
-    let there = directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
-    let reached = there.canonicalize().map_err(io_error("follow", there))?;
-    for path in there.ancestors().chain(reached.ancestors()) {
+    // The path as given, which may contain links, and its target.
+    let existing = directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let target = existing.canonicalize().map_err(io_error("resolve", existing))?;
+    for path in existing.ancestors().chain(target.ancestors()) {
         let found = path.symlink_metadata().map_err(io_error("stat", path))?;
         let (shown, mode) = (path.display(), found.mode());
         if found.uid() != 0 {
             return Ok(Some(format!("{shown} belongs to user {}", found.uid())));
         }
-        // In a sticky directory nobody can rename what is another's; a link has no mode of its own.
-        let is_itself = path == reached && there == directory;
+        // In a sticky directory users cannot rename entries of others; a link has no mode of its own.
+        let is_itself = path == target && existing == directory;
         let is_safe = mode & 0o1000 != 0 && !is_itself || found.is_symlink();
         if mode & 0o022 != 0 && !is_safe {
-            return Ok(Some(format!("others than root may write to {shown} (mode {:03o})", mode & 0o777)));
+            return Ok(Some(format!("users other than root can write to {shown} (mode {:03o})", mode & 0o777)));
         }
     }
     Ok(None)
 }
 
-/// Writes everything that the file system at `path` has cached, and waits for it (`syncfs(2)`).
+/// Writes out all dirty data of the file system at `path`, and waits for completion (`syncfs(2)`).
 ///
 /// # Errors
-/// [`FileError::Io`]; also for a write that failed before.
+/// [`FileError::Io`]; also for an earlier failed write.
 pub fn sync_fs(path: &Path) -> Result<(), FileError> {
     let file = File::open(path).map_err(io_error("open", path))?;
     syncfs(&file).map_err(|errno| io_error("sync the file system at", path)(errno.into()))
 }
 
-/// Writes a file's dirty pages to their places, and waits for them, without a commit of the journal (`sync_file_range(2)`).
+/// Writes back a file's dirty pages, and waits for completion, without a journal commit (`sync_file_range(2)`).
 ///
 /// # Errors
-/// The operating system's reason.
-pub fn write_out(file: impl AsFd) -> io::Result<()> {
+/// The operating system's.
+pub fn write_back(file: impl AsFd) -> io::Result<()> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    // SAFETY: it takes a descriptor, which is open as long as `file` is borrowed, and numbers.
+    // SAFETY: it takes numbers and a descriptor, which is open while `file` is borrowed.
     match unsafe { libc::sync_file_range(file.as_fd().as_raw_fd(), 0, 0, flags) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Takes an exclusive lock on a file, which is created when it is not there (mode 0600), and writes our pid into it. Does not
-/// wait. The file stays when the lock is given up.
+/// Takes an exclusive lock on a file, creating it if necessary (mode 0600), and writes our pid into it. Does not wait. The file is kept
+/// when the lock is released.
 ///
 /// # Errors
 /// [`FileError::AlreadyLocked`] with the pid of the holder, or [`FileError::Io`].
@@ -279,18 +279,18 @@ pub fn lock_exclusive(path: &Path) -> Result<LockFile, FileError> {
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(io_error("lock", path)(errno.into())),
         }
-        // Somebody may have removed or replaced the file between open and lock: such a lock protects nothing.
+        // If the file was removed or replaced between open and lock, the lock protects nothing.
         if !is_at(&file, path)? {
             continue;
         }
-        // Only who waits is told; on a full disk the lock is as good.
+        // The pid is for error messages only: without it, as on a full disk, the lock is still valid.
         let text = format!("{}\n", std::process::id());
         let _ = file.set_len(0).and_then(|()| file.write_all_at(text.as_bytes(), 0));
         return Ok(LockFile { _fd: file.into() });
     }
 }
 
-/// [`lock_exclusive`], waiting for as long as `limit` for those who have the lock.
+/// [`lock_exclusive`], waiting up to `limit` for the holder.
 ///
 /// # Errors
 /// [`FileError::AlreadyLocked`] after `limit`, [`FileError::Io`].
@@ -304,8 +304,8 @@ pub fn lock_exclusive_within(path: &Path, limit: Duration) -> Result<LockFile, F
     }
 }
 
-/// Locks an open file (`flock(2)`), waiting for as long as `limit` for those who have it; `how` is one of the operations that do not
-/// block. `before` is called before each try. False when others have it still.
+/// Locks an open file (`flock(2)`), waiting up to `limit` for the holder; `how` is a non-blocking operation. `before` is called before
+/// each attempt. False on timeout.
 ///
 /// # Errors
 /// Those of `flock(2)`.
@@ -331,7 +331,7 @@ fn holder(pid: Option<u32>) -> impl fmt::Display {
     pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
 
-/// Makes the error of a failed operation on a file.
+/// [`FileError::Io`] of an operation on a file, for `map_err`.
 pub fn io_error(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> FileError {
     move |source| FileError::io(operation, path, source)
 }
@@ -344,7 +344,7 @@ fn dir_of(path: &Path) -> &Path {
     }
 }
 
-/// Makes the names in a file's directory durable.
+/// Makes changes of entries in a file's directory durable.
 ///
 /// # Errors
 /// [`FileError::Io`].
@@ -363,7 +363,7 @@ fn create_tmp(path: &Path) -> Result<(File, PathBuf), FileError> {
         let tmp = dir_of(path).join(tmp_name);
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&tmp) {
             Ok(file) => return Ok((file, tmp)),
-            // Another thread, or what a crash left.
+            // Used by another thread, or left by a crash.
             Err(source) if source.kind() == io::ErrorKind::AlreadyExists && attempt < TMP_ATTEMPTS => attempt += 1,
             Err(source) => return Err(io_error("create", &tmp)(source)),
         }

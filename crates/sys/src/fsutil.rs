@@ -1,8 +1,8 @@
-//! File systems on block devices: make, check, grow, shrink, describe (e2fsprogs, xfsprogs).
+//! File systems on block devices: create, check, grow, shrink, describe (e2fsprogs, xfsprogs).
 //!
-//! Owns: the command lines of these programs and what their exit codes mean. A device that carries anything is never
-//! formatted: the programs themselves overwrite without asking when nobody sits at a terminal.
-//! Does not: mount (`mount`), or resize the volume below (`lvm`, `loopdev`).
+//! Owns: the command lines of these programs and the meaning of their exit codes. A device with signatures is never formatted: without a
+//! terminal the programs themselves overwrite it without asking.
+//! Does not: mount (`mount`), or resize the underlying volume (`lvm`, `loopdev`).
 
 mod check;
 mod erase;
@@ -31,16 +31,16 @@ pub use self::tree::{TreeOptions, make_of_tree};
 use crate::block::{self, BlockError};
 use crate::tool::{Tool, ToolOutput};
 
-/// How long mkfs, a check or a look may take: these read or write all metadata of a volume on a busy device.
+/// Time limit of mkfs, checks and queries: they read or write all metadata of a volume, on a device that may be busy.
 const LONG_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
-/// Block size of the file systems made here, in bytes: the page size, and the unit in which clones share data.
+/// Block size of the file systems created here, in bytes: the page size, and the unit in which clones share data.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// What [`new_uuid`] did.
+/// Outcome of [`new_uuid`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UuidOutcome {
-    /// It has the new uuid.
+    /// The uuid was changed.
     Changed,
     /// It had that uuid already.
     Unchanged,
@@ -48,21 +48,21 @@ pub enum UuidOutcome {
     MountNouuid,
 }
 
-/// A file system as it describes itself.
+/// A file system's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FsInfo {
-    /// Which one.
+    /// Its type.
     pub kind: FsKind,
     /// Its uuid.
     pub uuid: String,
-    /// Its label; empty when it has none.
+    /// Its label; empty if it has none.
     pub label: String,
     /// Its size, which may be less than the device's.
     pub size: Bytes,
     /// Its block size.
     pub block_size: Bytes,
-    /// Size of the internal journal (of the log, for XFS), with what is set aside for fast commits; `None` for ext4 without or with an
-    /// external journal.
+    /// Size of the internal journal (the log of XFS), including the fast-commit area; `None` for ext4 without a journal or with an external
+    /// one.
     pub journal_bytes: Option<Bytes>,
     /// Features, as `dumpe2fs -h` and `xfs_db -c version` name them.
     pub features: Vec<String>,
@@ -76,12 +76,12 @@ impl FsInfo {
     }
 }
 
-/// Grows a file system to the size of its device; does nothing when it has it.
+/// Grows a file system to the size of its device. Idempotent.
 ///
-/// ext4 mounted (`mount_point` given) or not, in which case it is checked first; XFS only mounted.
+/// ext4 can be mounted (`mount_point` given) or unmounted, in which case it is checked first; XFS must be mounted.
 ///
 /// # Errors
-/// [`FsError::Unsupported`] for an unmounted XFS, [`FsError::InUse`] when it is mounted and no mount point was given,
+/// [`FsError::Unsupported`] for an unmounted XFS, [`FsError::InUse`] if it is mounted and no mount point was given,
 /// [`FsError::HasErrors`], [`FsError::Tool`].
 pub fn grow(device: &Path, kind: FsKind, mount_point: Option<&Path>) -> Result<(), FsError> {
     const GROW: &str = "grow";
@@ -102,7 +102,7 @@ pub fn grow(device: &Path, kind: FsKind, mount_point: Option<&Path>) -> Result<(
 
 /// Shrinks an unmounted ext4 to `size` (rounded down to whole blocks), after a check; returns its new size.
 ///
-/// Does nothing when it has that size.
+/// Idempotent.
 ///
 /// # Errors
 /// [`FsError::TooSmall`] with the smallest possible size, [`FsError::NotSmaller`], [`FsError::Unsupported`] for XFS,
@@ -111,7 +111,7 @@ pub fn shrink(device: &Path, size: Bytes) -> Result<Bytes, FsError> {
     const SHRINK: &str = "shrink";
     let before = info(device)?;
     if before.kind == FsKind::Xfs {
-        let reason = "XFS cannot be made smaller";
+        let reason = "XFS cannot be shrunk";
         return Err(FsError::Unsupported { operation: SHRINK, device: device.to_owned(), reason });
     }
     let blocks = size.0 / before.block_size.0.max(1);
@@ -139,12 +139,12 @@ pub fn shrink(device: &Path, size: Bytes) -> Result<Bytes, FsError> {
     Ok(info(device)?.size)
 }
 
-/// Gives a clone its own uuid; where more than the superblock depends on it, after a check that replays the journal. The clone must not be mounted.
+/// Sets a clone's uuid. If more than the superblock depends on the uuid, a check first replays the journal. The clone must not be mounted.
 ///
-/// XFS keeps its uuid: changing it means rewriting the log, and may turn on an incompatible feature; see [`UuidOutcome::MountNouuid`].
+/// XFS keeps its uuid: changing it would rewrite the log, and may enable an incompatible feature; see [`UuidOutcome::MountNouuid`].
 ///
 /// # Errors
-/// [`FsError::BadOption`] for something that is not a uuid, [`FsError::InUse`], [`FsError::HasErrors`], [`FsError::Tool`].
+/// [`FsError::BadOption`] for an invalid uuid, [`FsError::InUse`], [`FsError::HasErrors`], [`FsError::Tool`].
 pub fn new_uuid(device: &Path, kind: FsKind, uuid: &str) -> Result<UuidOutcome, FsError> {
     const CHANGE: &str = "change the uuid of";
     check_uuid(kind, uuid)?;
@@ -156,7 +156,7 @@ pub fn new_uuid(device: &Path, kind: FsKind, uuid: &str) -> Result<UuidOutcome, 
         return Ok(UuidOutcome::Unchanged);
     }
     refuse_in_use(CHANGE, device)?;
-    // Where checksums do not depend on the UUID it is the superblock alone that is written, and nothing else has to be right.
+    // If checksums do not depend on the uuid, only the superblock is written, and other metadata need not be consistent.
     if info.has("needs_recovery") || !info.has("metadata_csum_seed") {
         preen(CHANGE, device)?;
     }
@@ -164,8 +164,8 @@ pub fn new_uuid(device: &Path, kind: FsKind, uuid: &str) -> Result<UuidOutcome, 
     Ok(UuidOutcome::Changed)
 }
 
-/// What is on the device, from its superblock. Works also while it is mounted, but a mounted XFS writes its superblock late:
-/// its size and label may be old.
+/// Describes the file system on a device, from its superblock. Works also while it is mounted, but a mounted XFS writes its superblock
+/// late: size and label may be outdated.
 ///
 /// # Errors
 /// [`FsError::UnknownFs`], [`FsError::Device`], [`FsError::Tool`], [`FsError::Report`].
@@ -180,18 +180,19 @@ pub fn info(device: &Path) -> Result<FsInfo, FsError> {
     }
 }
 
-/// Where the file system on a device ends, also that of an XFS that is mounted at `mounted_at`: behind that the device is nobody's.
+/// Offset of the end of the file system on a device, beyond which the device is unused. For a mounted XFS, `mounted_at` is its mount
+/// point.
 ///
 /// # Errors
-/// As [`info`]; [`FsError::Device`] when what is mounted there cannot be looked at.
-pub fn end(device: &Path, mounted_at: Option<&Path>) -> Result<Bytes, FsError> {
+/// As [`info`]; [`FsError::Device`] if the mount point cannot be examined.
+pub fn end_of_fs(device: &Path, mounted_at: Option<&Path>) -> Result<Bytes, FsError> {
     let found = info(device)?;
     let Some(mounted_at) = mounted_at.filter(|_| found.kind == FsKind::Xfs) else { return Ok(found.size) };
     let counted = rustix::fs::statvfs(mounted_at).map_err(|errno| FsError::Device {
         device: device.to_owned(),
         source: Box::new(BlockError::Read { path: mounted_at.to_owned(), source: errno.into() }),
     })?;
-    // It does not count its log (kernel `xfs_statvfs_data`).
+    // statvfs does not include the log (kernel `xfs_statvfs_data`).
     let counted = counted.f_blocks.saturating_mul(counted.f_frsize);
     let log = found.journal_bytes.unwrap_or_default();
     Ok(found.size.max(Bytes(counted.saturating_add(log.0))))
@@ -224,7 +225,7 @@ fn refuse_in_use(operation: &'static str, device: &Path) -> Result<(), FsError> 
     }
 }
 
-/// The form with dashes only: `tune2fs -U` and `mkfs` also take words such as `random`.
+/// Accepts only the form with dashes: `tune2fs -U` and `mkfs` also accept words such as `random`.
 fn check_uuid(kind: FsKind, uuid: &str) -> Result<(), FsError> {
     let parts: Vec<&str> = uuid.split('-').collect();
     let lengths = [8, 4, 4, 4, 12];
@@ -241,7 +242,7 @@ fn run(operation: &'static str, device: &Path, tool: Tool) -> Result<ToolOutput,
     tool.limit(LONG_LIMIT).run().map_err(|source| tool_error(operation, device, source))
 }
 
-/// Without a time limit: a program that moves blocks or rewrites checksums leaves a broken file system when it is killed.
+/// Runs without a time limit: killing a program that moves blocks or rewrites checksums would corrupt the file system.
 fn run_to_end(operation: &'static str, device: &Path, tool: Tool) -> Result<(), FsError> {
     tool.unlimited().run().map(drop).map_err(|source| tool_error(operation, device, source))
 }

@@ -1,7 +1,7 @@
-//! How long fsync(2) took inside ext4, for every caller: the tracepoints `ext4_sync_file_enter` and `_exit`.
+//! Duration of each fsync(2) call in ext4, by the tracepoints `ext4_sync_file_enter` and `_exit`.
 //!
-//! Owns a tracefs instance, so that other users of tracing are not disturbed; it is removed on drop, and by the next trace
-//! when this one is killed. There is one trace at a time. Does not choose whose calls matter: each carries its thread's id.
+//! Owns a tracefs instance, so that other users of tracing are not affected; it is removed on drop, or by the next trace if this one is
+//! killed. Only one trace at a time. Does not filter by caller: each call has its thread id.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,7 +13,7 @@ use rustix::mount::{MountFlags, mount};
 
 use crate::roots::Roots;
 
-/// Name of the instance: always the same, so that one that a killed trace left is found.
+/// Name of the instance: constant, so that the instance of a killed trace is found.
 const INSTANCE: &str = "bulkhead";
 const EVENTS: [&str; 2] = ["ext4_sync_file_enter", "ext4_sync_file_exit"];
 /// Size of the ring buffer of each CPU: about 60 000 calls.
@@ -30,7 +30,7 @@ pub struct FsyncTraceError {
     source: io::Error,
 }
 
-/// One call that began and ended while it was traced.
+/// A call that started and returned while the trace was running.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FsyncCall {
     /// The thread that called.
@@ -39,28 +39,28 @@ pub struct FsyncCall {
     pub inode: u64,
     /// Whether it was fdatasync(2).
     pub datasync: bool,
-    /// How long it took, in milliseconds.
+    /// Duration in milliseconds.
     pub ms: f64,
 }
 
-/// A trace that runs.
+/// A running trace.
 #[derive(Debug)]
 pub struct FsyncTrace {
     dir: PathBuf,
 }
 
 impl FsyncTrace {
-    /// Starts to trace the calls on one ext4 file system.
+    /// Starts tracing calls on one ext4 file system.
     ///
     /// # Errors
-    /// When tracefs, or ext4's tracepoints, are not there.
+    /// If tracefs or ext4's tracepoints are missing.
     pub fn start(roots: &Roots, dev: DevNo) -> Result<Self, FsyncTraceError> {
         let base = roots.sys.join("kernel/tracing");
         if !base.join("instances").exists() {
             mount("tracefs", &base, "tracefs", MountFlags::NOSUID | MountFlags::NODEV, None)
                 .map_err(|errno| FsyncTraceError { path: base.clone(), source: errno.into() })?;
         }
-        let trace = Self { dir: make_anew(base.join("instances").join(INSTANCE))? };
+        let trace = Self { dir: recreate_instance(base.join("instances").join(INSTANCE))? };
         // The kernel's dev_t: 12 bits of major, 20 of minor.
         let filter = format!("dev == {}", (u64::from(dev.major) << 20) | u64::from(dev.minor));
         trace.write("buffer_size_kb", BUFFER_KIB)?;
@@ -71,10 +71,10 @@ impl FsyncTrace {
         Ok(trace)
     }
 
-    /// Stops, and returns the calls that began and ended meanwhile.
+    /// Stops the trace, and returns the traced calls.
     ///
     /// # Errors
-    /// When the trace cannot be read.
+    /// If the trace cannot be read.
     pub fn stop(self) -> Result<Vec<FsyncCall>, FsyncTraceError> {
         self.write("tracing_on", "0")?;
         let path = self.dir.join("trace");
@@ -97,8 +97,8 @@ impl Drop for FsyncTrace {
     }
 }
 
-/// Makes an instance, after removing one that a killed trace left.
-fn make_anew(dir: PathBuf) -> Result<PathBuf, FsyncTraceError> {
+/// Creates the instance, after removing that of a killed trace.
+fn recreate_instance(dir: PathBuf) -> Result<PathBuf, FsyncTraceError> {
     let removed = match fs::remove_dir(&dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
@@ -129,7 +129,7 @@ fn parse(text: &str) -> Vec<FsyncCall> {
     calls
 }
 
-/// `comm-TID [CPU] flags SECONDS: ext4_sync_file_enter: fields`; the name may contain anything.
+/// `comm-TID [CPU] flags SECONDS: ext4_sync_file_enter: fields`; `comm` may contain any character.
 fn event(line: &str) -> Option<(f64, u32, bool, &str)> {
     let (head, is_enter, fields) = match line.split_once(": ext4_sync_file_enter: ") {
         Some((head, fields)) => (head, true, fields),
@@ -144,7 +144,7 @@ fn event(line: &str) -> Option<(f64, u32, bool, &str)> {
 mod tests {
     use super::*;
 
-    /// From 6.12 (Debian 6.12.107), thread names changed.
+    /// From Debian's 6.12.107, with changed thread names.
     const TRACE: &str = "\
 # tracer: nop
 #           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION
@@ -157,13 +157,13 @@ mod tests {
 ";
 
     #[test]
-    fn an_instance_that_was_left_is_made_anew() {
+    fn a_leftover_instance_is_recreated() {
         let base = tempfile::tempdir().unwrap();
         let dir = base.path().join(INSTANCE);
         for _ in 0..2 {
-            assert_eq!(make_anew(dir.clone()).unwrap(), dir);
+            assert_eq!(recreate_instance(dir.clone()).unwrap(), dir);
         }
-        let error = make_anew(base.path().join("absent/x")).unwrap_err();
+        let error = recreate_instance(base.path().join("absent/x")).unwrap_err();
         assert_eq!(error.source.kind(), io::ErrorKind::NotFound);
     }
 

@@ -1,6 +1,6 @@
-//! Image files: made, grown, shrunk, and prepared, so that a write to them changes nothing but data.
+//! Image files: creating, growing and shrinking them, and writing their blocks in advance, so that later writes change data only.
 //!
-//! Owns how the blocks of an image are allocated in the host's file system. Does not know what is in an image.
+//! Owns the allocation of an image's blocks in the host's file system. Does not interpret an image's content.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,17 +15,17 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fdatasync, ftruncate, seek
 use crate::extents::{self, Kind};
 use crate::file::{FileError, free_space, io_error, sync_dir_of};
 
-/// What [`Filler`] writes at a time, in bytes.
+/// Size of a write of [`Filler`], in bytes.
 pub const CHUNK: u64 = 1 << 20;
 
-/// Alignment of buffer, offset and length for direct I/O, in bytes: no common device has larger logical blocks.
+/// Alignment of buffer, offset and length for direct I/O, in bytes. Common devices have no larger logical blocks.
 const DIRECT_ALIGN: u64 = 4096;
 
-/// Creates an image of `size` with mode 0600 and makes it durable. With [`Provision::Full`] its blocks are allocated, not written
-/// ([`Filler`] does that).
+/// Creates an image of `size` with mode 0600 and makes it durable. With [`Provision::Full`] its blocks are allocated but unwritten
+/// ([`Filler`] writes them).
 ///
 /// # Errors
-/// [`FileError::Exists`], [`FileError::NoSpace`] or [`FileError::Io`]; the file is then removed again (except for `Exists`).
+/// [`FileError::Exists`], [`FileError::NoSpace`] or [`FileError::Io`]; the file is then removed (except for `Exists`).
 pub fn create(path: &Path, size: Bytes, provision: Provision) -> Result<(), FileError> {
     let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
     let file = opened.map_err(|source| match source.kind() {
@@ -41,7 +41,7 @@ pub fn create(path: &Path, size: Bytes, provision: Provision) -> Result<(), File
     made
 }
 
-/// The size of an image, or of a device that is served as one.
+/// The size of an image, or of a device used as an image.
 ///
 /// # Errors
 /// The operating system's.
@@ -49,10 +49,10 @@ pub fn size(path: &Path) -> io::Result<Bytes> {
     Ok(Bytes(seek(File::open(path)?, SeekFrom::End(0))?))
 }
 
-/// Makes an image as large as `size`, as [`create`] does; one that is as large already is left alone. Returns the old size.
+/// Grows an image to `size`, with the same provisioning as [`create`]; does nothing if it is not smaller. Returns the old size.
 ///
 /// # Errors
-/// [`FileError::NoSpace`] or [`FileError::Io`]; the file has its old size again.
+/// [`FileError::NoSpace`] or [`FileError::Io`]; the old size is then restored.
 pub fn grow(path: &Path, size: Bytes, provision: Provision) -> Result<Bytes, FileError> {
     let (file, old) = open(path)?;
     if old >= size {
@@ -61,14 +61,14 @@ pub fn grow(path: &Path, size: Bytes, provision: Provision) -> Result<Bytes, Fil
     let grown =
         extend(path, &file, old, size, provision).and_then(|()| file.sync_all().map_err(io_error("sync", path)));
     if grown.is_err() {
-        // The first error is the one to tell; the caller sees the size anyway.
+        // The first error is the relevant one; the caller reads the size anyway.
         let _ = ftruncate(&file, old.0);
     }
     grown.map(|()| old)
 }
 
-/// Cuts off what is beyond `size` for good: the file system inside must have been shrunk before. An image that is as small already
-/// is left alone. Returns the old size.
+/// Truncates an image to `size`; the file system in it must have been shrunk before. Does nothing if it is not larger. Returns the old
+/// size.
 ///
 /// # Errors
 /// [`FileError::Io`].
@@ -81,8 +81,7 @@ pub fn shrink(path: &Path, size: Bytes) -> Result<Bytes, FileError> {
     Ok(old)
 }
 
-/// How much of its file system an image takes; nothing when it is not there. An allocation that is under way is seen as far as it is, and
-/// not waited for.
+/// Space allocated to an image; 0 if it does not exist. Includes the present part of an allocation in progress, without waiting for it.
 ///
 /// # Errors
 /// [`FileError::Io`].
@@ -94,7 +93,7 @@ pub fn allocated(path: &Path) -> Result<Bytes, FileError> {
     }
 }
 
-/// How much of an image has no written data: holes, and blocks that are only allocated.
+/// Size of the unwritten part of an image: holes and unwritten extents.
 ///
 /// # Errors
 /// [`FileError::Io`].
@@ -112,12 +111,12 @@ pub fn unwritten(path: &Path) -> Result<Bytes, FileError> {
     Ok(Bytes(unwritten))
 }
 
-/// Gives back what is allocated in the first `len` bytes of an image and was never written. A power cut leaves such blocks where
-/// writes were under way; a file system that runs out of room may make zeroes of them, which would count as data.
+/// Deallocates unwritten extents in the first `len` bytes of an image. A power failure leaves such extents where writes were in progress; a
+/// file system without free space may convert them to zeroes, which would count as data. The image must not be written meanwhile.
 ///
 /// # Errors
-/// The operating system's. Nobody may write to the image meanwhile.
-pub fn give_back_unwritten(image: &File, len: u64) -> io::Result<()> {
+/// The operating system's.
+pub fn punch_unwritten(image: &File, len: u64) -> io::Result<()> {
     extents::extents(image, 0..len, |range, kind| {
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match kind {
@@ -127,17 +126,16 @@ pub fn give_back_unwritten(image: &File, len: u64) -> io::Result<()> {
     })
 }
 
-/// Writes zeroes where an image has no written data.
+/// Writes zeroes to the unwritten parts of an image.
 ///
-/// In a block that is allocated and was never written, the first write is a transaction of the host's file system, and the next flush
-/// commits its journal. What is there already is left alone, so that a fill which was interrupted can go on; but who writes to the
-/// same part at the same time loses what it writes.
+/// The first write to an unwritten extent is a transaction of the host's file system, so the next flush commits its journal. Written
+/// data is kept, so that an interrupted fill can be resumed; but a concurrent write to the same part is lost.
 #[derive(Debug)]
 pub struct Filler {
     path: PathBuf,
     file: File,
     zeroes: Box<[u8]>,
-    /// Where the aligned part of the zeroes starts.
+    /// Offset of the aligned part of the zeroes.
     start: usize,
 }
 
@@ -152,8 +150,8 @@ impl Filler {
         Self { path: path.to_owned(), file, zeroes, start }
     }
 
-    /// The first part at or after `from` that is to be written, of at most [`CHUNK`]; `None` when all is written up to `end`, as far
-    /// as the image has that.
+    /// The first part at or after `from` that has to be written, of at most [`CHUNK`]; `None` if everything is written up to `end` or
+    /// the end of the image.
     ///
     /// # Errors
     /// [`FileError::Io`].
@@ -166,7 +164,7 @@ impl Filler {
         }))
     }
 
-    /// Writes zeroes where a part of the image has no written data; returns how much it wrote.
+    /// Writes zeroes to the unwritten extents of a part; returns the number of bytes written.
     ///
     /// # Errors
     /// [`FileError::NoSpace`], [`FileError::Io`].
@@ -186,7 +184,7 @@ impl Filler {
 
     /// The error of an operation on the image.
     #[must_use]
-    pub fn failed(&self, operation: &'static str, source: io::Error) -> FileError {
+    pub fn error(&self, operation: &'static str, source: io::Error) -> FileError {
         io_error(operation, &self.path)(source)
     }
 
@@ -194,7 +192,7 @@ impl Filler {
         extents::first_gap(&self.file, range).map_err(io_error("map", &self.path))
     }
 
-    /// Makes what was written durable, with all that is needed to find it.
+    /// Makes the written zeroes durable, including the metadata needed to read them (`fdatasync(2)`).
     ///
     /// # Errors
     /// [`FileError::Io`].
@@ -203,7 +201,7 @@ impl Filler {
     }
 }
 
-/// Opens an image, and nothing that a link in its place leads to.
+/// Opens an image without following a symbolic link.
 fn open_with(options: &mut OpenOptions, path: &Path) -> Result<File, FileError> {
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).map_err(io_error("open", path))
 }
@@ -214,10 +212,10 @@ fn open(path: &Path) -> Result<(File, Bytes), FileError> {
     Ok((file, size))
 }
 
-/// Brings a file from `old` to `size`. On failure its size may be anything in between.
+/// Extends a file from `old` to `size`. On failure its size may be in between.
 fn extend(path: &Path, file: &File, old: Bytes, size: Bytes, provision: Provision) -> Result<(), FileError> {
     if provision == Provision::Full && size > old {
-        // Asked before it is tried: an allocation that fails half-way has filled the file system for everybody else.
+        // Checked first: an allocation that fails half-way would have filled the file system for all users.
         if free_space(path)?.free.0 < size.0 - old.0 {
             return Err(FileError::NoSpace { path: path.to_owned(), size });
         }

@@ -1,7 +1,7 @@
 //! The root cgroup's `io.cost.qos` and `io.cost.model`: the io.cost controller of one device.
 //!
-//! Owns: the text format of both files (kernel `block/blk-iocost.c`), reading, and writing with a check of what the kernel
-//! took. Does not: choose a model or latency targets (that is calibration, in `measure`), nor set weights (see `cgroup`).
+//! Owns: the format of both files (kernel `block/blk-iocost.c`), reading them, and writing them with verification by reading back. Does
+//! not: choose a model or latency targets (calibration, in `measure`), or set weights (see `cgroup`).
 
 use std::fmt;
 use std::fs;
@@ -13,13 +13,13 @@ use bulkhead_core::units::DevNo;
 
 use crate::roots::Roots;
 
-/// Why io.cost could not be read or set.
+/// io.cost could not be read or set.
 #[derive(Debug, thiserror::Error)]
 pub enum IocostError {
     /// The kernel has no io.cost (`CONFIG_BLK_CGROUP_IOCOST`), or the io controller is not on cgroup v2.
     #[error("{path} does not exist: the kernel has no io.cost controller on cgroup v2")]
     Unsupported {
-        /// The file that is missing.
+        /// The missing file.
         path: PathBuf,
     },
     /// A file could not be read.
@@ -37,33 +37,33 @@ pub enum IocostError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What was written.
+        /// The line.
         line: String,
         /// The kernel's reason.
         #[source]
         source: std::io::Error,
     },
-    /// A line of the file is not understood.
-    #[error("{path}: cannot read the line {line:?}")]
+    /// A line of the file is malformed.
+    #[error("{path}: malformed line {line:?}")]
     Malformed {
         /// The file.
         path: PathBuf,
         /// The line.
         line: String,
     },
-    /// The kernel accepted the write and shows something else.
-    #[error("{path}: wrote {wanted:?} but the kernel shows {found:?}")]
-    NotInForce {
+    /// The kernel accepted the write, but reports another value.
+    #[error("{path}: wrote {wanted:?}, but the kernel reports {found:?}")]
+    NotApplied {
         /// The file.
         path: PathBuf,
-        /// What was written.
+        /// The line written.
         wanted: String,
-        /// What was read back; empty when the device has no line.
+        /// The line read back; empty if the device has none.
         found: String,
     },
 }
 
-/// A percentage with two decimals, as io.cost prints it (`95.00`); held in hundredths of a percent.
+/// A percentage with two decimals, as io.cost prints it (`95.00`); stored in hundredths of a percent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Percent(u32);
 
@@ -104,7 +104,7 @@ impl fmt::Display for Percent {
     }
 }
 
-/// A text that is not a percentage with at most two decimals.
+/// The text is not a percentage with at most two decimals.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a percentage with at most two decimals")]
 pub struct ParsePercentError(pub String);
@@ -125,10 +125,10 @@ impl FromStr for Percent {
     }
 }
 
-/// Who chose the parameters of a line (`ctrl=`).
+/// Source of the parameters of a line (`ctrl=`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ctrl {
-    /// The kernel's own table (`autop` in `block/blk-iocost.c`), by kind of device; it may change them at any time.
+    /// The kernel's built-in table (`autop` in `block/blk-iocost.c`), by kind of device; they may change at any time.
     Auto,
     /// Set by the administrator.
     User,
@@ -156,15 +156,15 @@ impl fmt::Display for Ctrl {
 /// One device's line of `io.cost.qos` (kernel `ioc_qos_prfill`, `ioc_qos_write`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QosLine {
-    /// Whether the controller works on this device (`enable=`).
+    /// Whether the controller is enabled on this device (`enable=`).
     pub enable: bool,
-    /// Who chose the parameters.
+    /// Source of the parameters.
     pub ctrl: Ctrl,
-    /// Percentile of read latencies to look at, 0 to 100 %; 0 turns the read latency target off.
+    /// Percentile of read latencies, 0 to 100 %; 0 disables the read latency target.
     pub rpct: Percent,
     /// Read latency target in microseconds.
     pub rlat_us: u64,
-    /// Percentile of write latencies, 0 to 100 %; 0 turns the write latency target off.
+    /// Percentile of write latencies, 0 to 100 %; 0 disables the write latency target.
     pub wpct: Percent,
     /// Write latency target in microseconds.
     pub wlat_us: u64,
@@ -177,7 +177,7 @@ pub struct QosLine {
 /// One device's line of `io.cost.model`, model `linear` (kernel `ioc_cost_model_prfill`, `ioc_cost_model_write`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelLine {
-    /// Who chose the coefficients.
+    /// Source of the coefficients.
     pub ctrl: Ctrl,
     /// Sequential read throughput in bytes per second.
     pub rbps: u64,
@@ -200,7 +200,7 @@ impl QosLine {
         format!("{dev} {}", self.parameters())
     }
 
-    /// The line without its device. With [`Ctrl::Auto`] only `enable` is sent: the kernel takes any parameter as `ctrl=user`.
+    /// The line without its device. With [`Ctrl::Auto`] it has only `enable`, since any parameter implies `ctrl=user`.
     #[must_use]
     pub fn parameters(&self) -> String {
         let enable = u8::from(self.enable);
@@ -213,12 +213,12 @@ impl QosLine {
         }
     }
 
-    /// Reads one line with its device number; `None` when it is not in the kernel's format.
+    /// Parses a line with its device number; `None` if it is not in the kernel's format.
     #[must_use]
     pub fn parse(line: &str) -> Option<(DevNo, Self)> {
         let (dev, fields) = split_line(line)?;
         let ctrl = Ctrl::parse(field(&fields, "ctrl")?)?;
-        // What `parameters` leaves out.
+        // Those that `parameters` omits.
         let absent = (ctrl == Ctrl::Auto).then_some("0");
         let pct = |key| field(&fields, key).or(absent)?.parse::<Percent>().ok();
         let us = |key| field(&fields, key).or(absent)?.parse::<u64>().ok();
@@ -240,7 +240,7 @@ impl QosLine {
         Some((dev, line))
     }
 
-    /// Whether `self`, read back, is what `wanted` asked for.
+    /// Whether `self`, as read back, has the values of `wanted`.
     fn satisfies(&self, wanted: &Self) -> bool {
         match wanted.ctrl {
             Ctrl::User => self == wanted,
@@ -256,7 +256,7 @@ impl ModelLine {
         format!("{dev} {}", self.parameters())
     }
 
-    /// The line without its device. With [`Ctrl::Auto`] no coefficient is sent: the kernel would take it as `ctrl=user`.
+    /// The line without its device. With [`Ctrl::Auto`] it has no coefficients, since any coefficient implies `ctrl=user`.
     #[must_use]
     pub fn parameters(&self) -> String {
         match self.ctrl {
@@ -268,12 +268,12 @@ impl ModelLine {
         }
     }
 
-    /// Reads one line with its device number; `None` when it is not in the kernel's format or not the linear model.
+    /// Parses a line with its device number; `None` if it is not in the kernel's format or not a linear model.
     #[must_use]
     pub fn parse(line: &str) -> Option<(DevNo, Self)> {
         let (dev, fields) = split_line(line)?;
         let ctrl = Ctrl::parse(field(&fields, "ctrl")?)?;
-        // What `parameters` leaves out.
+        // Those that `parameters` omits.
         let absent = |value| (ctrl == Ctrl::Auto).then_some(value);
         if field(&fields, "model").or(absent("linear"))? != "linear" {
             return None;
@@ -299,7 +299,7 @@ impl ModelLine {
     }
 }
 
-/// What io.cost knows about a device; `None` when nothing was ever written for it (the kernel then has no `struct ioc`).
+/// io.cost's parameters of a device; `None` if none was ever written for it (the kernel then has no `struct ioc`).
 ///
 /// # Errors
 /// [`IocostError::Unsupported`] without io.cost; [`IocostError::Read`] and [`IocostError::Malformed`] for its files.
@@ -307,11 +307,11 @@ pub fn read(roots: &Roots, dev: DevNo) -> Result<Option<(QosLine, ModelLine)>, I
     Ok(read_qos(roots, dev)?.zip(read_model(roots, dev)?))
 }
 
-/// Sets a device's `io.cost.qos` line and reads it back; returns the line that was there before.
+/// Sets a device's `io.cost.qos` line and reads it back; returns the old line.
 ///
 /// # Errors
-/// [`IocostError::Write`] with the kernel's reason, [`IocostError::NotInForce`] when the kernel shows another value
-/// (it clamps vrate bounds silently), and the errors of [`read`].
+/// [`IocostError::Write`] with the kernel's reason, [`IocostError::NotApplied`] if the kernel reports another value (it silently clamps
+/// vrate bounds), and the errors of [`read`].
 pub fn write_qos(roots: &Roots, dev: DevNo, wanted: &QosLine) -> Result<Option<QosLine>, IocostError> {
     let old = read_qos(roots, dev)?;
     let (path, line) = (qos_path(roots), wanted.line(dev));
@@ -320,12 +320,12 @@ pub fn write_qos(roots: &Roots, dev: DevNo, wanted: &QosLine) -> Result<Option<Q
     if now.is_some_and(|found| found.satisfies(wanted)) {
         return Ok(old);
     }
-    // The user form shows every value, also where the kernel fell back to auto.
+    // The user form has all values, also if the kernel fell back to auto.
     let found = now.map(|found| format!("{} ctrl was {}", QosLine { ctrl: Ctrl::User, ..found }.line(dev), found.ctrl));
-    Err(IocostError::NotInForce { path, wanted: line, found: found.unwrap_or_default() })
+    Err(IocostError::NotApplied { path, wanted: line, found: found.unwrap_or_default() })
 }
 
-/// Sets a device's `io.cost.model` line and reads it back; returns the line that was there before.
+/// Sets a device's `io.cost.model` line and reads it back; returns the old line.
 ///
 /// # Errors
 /// As [`write_qos`].
@@ -339,7 +339,7 @@ pub fn write_model(roots: &Roots, dev: DevNo, wanted: &ModelLine) -> Result<Opti
     }
     let found =
         now.map(|found| format!("{} ctrl was {}", ModelLine { ctrl: Ctrl::User, ..found }.line(dev), found.ctrl));
-    Err(IocostError::NotInForce { path, wanted: line, found: found.unwrap_or_default() })
+    Err(IocostError::NotApplied { path, wanted: line, found: found.unwrap_or_default() })
 }
 
 /// Whether the kernel has io.cost, on cgroup v2.
@@ -348,7 +348,7 @@ pub fn is_supported(roots: &Roots) -> bool {
     qos_path(roots).exists()
 }
 
-/// Whether io.cost works on the device now. A kernel without io.cost answers no.
+/// Whether io.cost is enabled on the device; false on a kernel without io.cost.
 ///
 /// # Errors
 /// [`IocostError::Read`] and [`IocostError::Malformed`].
@@ -360,9 +360,9 @@ pub fn is_active(roots: &Roots, dev: DevNo) -> Result<bool, IocostError> {
     }
 }
 
-/// Turns io.cost off on the device and keeps its parameters; returns the line that was there before.
+/// Disables io.cost on the device and keeps its parameters; returns the old line.
 ///
-/// Does nothing when the device has no line, or is off already, or the kernel has no io.cost.
+/// Does nothing if the device has no line, if it is disabled already, or if the kernel has no io.cost.
 ///
 /// # Errors
 /// As [`write_qos`].
@@ -396,7 +396,7 @@ fn read_line<T>(path: PathBuf, dev: DevNo, parse: fn(&str) -> Option<(DevNo, T)>
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Err(IocostError::Unsupported { path }),
         Err(source) => return Err(IocostError::Read { path, source }),
     };
-    // Other devices' lines are not our business: only this device's line must be readable.
+    // A malformed line of another device is ignored.
     let Some(line) = text.lines().find(|line| line.split(' ').next().and_then(|d| d.parse().ok()) == Some(dev)) else {
         return Ok(None);
     };
@@ -407,7 +407,7 @@ fn read_line<T>(path: PathBuf, dev: DevNo, parse: fn(&str) -> Option<(DevNo, T)>
 }
 
 fn write_line(path: &PathBuf, line: &str) -> Result<(), IocostError> {
-    // One write(2) of the whole line, without O_CREAT; kernfs ignores O_TRUNC, a fake kernel needs it.
+    // One write(2) of the whole line, without O_CREAT. kernfs ignores O_TRUNC; the regular file of a fake kernel needs it.
     let result = fs::OpenOptions::new()
         .write(true)
         .truncate(true)

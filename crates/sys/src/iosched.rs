@@ -1,6 +1,6 @@
 //! The tunables of a device's I/O scheduler: `/sys/dev/block/M:m/queue/iosched/` (kernel `Documentation/block/bfq-iosched.rst`).
 //!
-//! They have their defaults again whenever the scheduler is set anew. Does not choose the scheduler (see `block`).
+//! Setting the scheduler resets them to their defaults. Does not choose the scheduler (see `block`).
 
 use std::fs;
 use std::io;
@@ -10,13 +10,13 @@ use bulkhead_core::units::DevNo;
 
 use crate::roots::Roots;
 
-/// A tunable could not be read or set; `NotFound` when the scheduler in force does not have it.
+/// A tunable could not be read or set; `NotFound` if the active scheduler does not have it.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot set {path} to {value:?}")]
 pub struct IoschedError {
     /// The file.
     pub path: PathBuf,
-    /// What was to be written.
+    /// The value to be written.
     pub value: String,
     /// The operating system's reason.
     #[source]
@@ -27,17 +27,17 @@ fn path_of(roots: &Roots, dev: DevNo, tunable: &str) -> PathBuf {
     roots.sys.join("dev/block").join(dev.to_string()).join("queue/iosched").join(tunable)
 }
 
-/// A tunable of the scheduler in force; `None` when it has none of that name.
+/// A tunable of the active scheduler; `None` if it has none of that name.
 #[must_use]
 pub fn get(roots: &Roots, dev: DevNo, tunable: &str) -> Option<String> {
     let text = fs::read_to_string(path_of(roots, dev, tunable)).ok()?;
     Some(text.trim().to_owned())
 }
 
-/// Sets a tunable of the scheduler in force and reads it back; returns the value from before.
+/// Sets a tunable of the active scheduler and reads it back; returns the old value.
 ///
 /// # Errors
-/// [`IoschedError`]; `InvalidData` when the kernel shows another value afterwards.
+/// [`IoschedError`]; `InvalidData` if the kernel reports another value afterwards.
 pub fn set(roots: &Roots, dev: DevNo, tunable: &str, value: &str) -> Result<String, IoschedError> {
     let path = path_of(roots, dev, tunable);
     let error = |source| IoschedError { path: path.clone(), value: value.to_owned(), source };

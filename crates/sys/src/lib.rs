@@ -1,8 +1,8 @@
 //! Bulkhead's fence around the kernel.
 //!
-//! Owns: every system call, ioctl, `/sys`, `/proc` and cgroup file, and every helper program that Bulkhead uses; one
-//! interface per file. This is the only crate with `unsafe`.
-//! Does not: decide anything. What to do, and in which order, comes from `bulkhead-core` through the engine.
+//! Owns: all system calls, ioctls, `/sys`, `/proc` and cgroup files, and helper programs that Bulkhead uses; one interface per
+//! file. This is the only crate with `unsafe`.
+//! Does not: contain policy. What to do, and in which order, comes from `bulkhead-core` through the engine.
 
 #![deny(missing_docs)]
 

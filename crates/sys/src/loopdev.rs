@@ -1,8 +1,8 @@
 //! Loop devices: list, find, attach, detach, grow (kernel `drivers/block/loop.c`, loop(4)).
 //!
-//! Owns: the ioctls of `/dev/loop-control` and `/dev/loopN`, and `/sys/block/loopN/loop`. Direct I/O is read back after
-//! each attach, so that it is never lost without a word.
-//! Does not: create or allocate image files, nor decide whether a loop device is good enough (docs/DECISIONS.md, "Block servers").
+//! Owns: the ioctls of `/dev/loop-control` and `/dev/loopN`, and `/sys/block/loopN/loop`. The direct I/O flag is read back after each
+//! attach, so that its loss is always reported.
+//! Does not: create or allocate image files, or decide whether a loop device is adequate (docs/DECISIONS.md, "Block servers").
 
 mod error;
 mod held;
@@ -22,9 +22,9 @@ use rustix::io::Errno;
 use rustix::ioctl::{Getter, IntegerSetter, NoArg, Setter, ioctl};
 
 pub use self::error::LoopError;
-pub use self::held::{HeldDevice, in_memory, to_read};
+pub use self::held::{HeldDevice, attach_memory, attach_read_only};
 pub use self::sysfs::{find_by_backing, list};
-use self::sysfs::{info, loop_number, parse_number, read_trimmed, still_attached};
+use self::sysfs::{info, is_still_attached, loop_number, parse_number, read_trimmed};
 use self::uapi::{
     GetFree, LO_FLAGS_AUTOCLEAR, LO_FLAGS_DIRECT_IO, LO_FLAGS_READ_ONLY, LO_NAME_SIZE, LoopConfig, LoopInfo64, request,
 };
@@ -33,19 +33,20 @@ use crate::file::flock_within;
 use crate::process::pause;
 use crate::roots::Roots;
 
-/// Logical block size in bytes of a device whose image allows it: a multiple of every usual device's own.
+/// Preferred logical block size in bytes, if the image permits it: a multiple of the block size of all common devices.
 pub const PREFERRED_BLOCK_BYTES: u32 = 4096;
 
-/// How long [`detach`] waits for the kernel to let go, and [`attach`] for a device node or another attach of the image.
+/// Time limit for [`detach`] until the kernel has released the file, and for [`attach`] until the device node exists or a concurrent
+/// attach of the image has finished.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Pause between two looks.
+/// Poll interval.
 const POLL_PAUSE: Duration = Duration::from_millis(20);
 
-/// How often [`attach`] may lose the race for a free device.
+/// Attempts of [`attach`] to get a free device, in a race with other processes.
 const MAX_RACES: u32 = 64;
 
-/// Which file lies behind a loop device, independent of names (`lo_device` and `lo_inode`).
+/// Identity of a loop device's backing file, independent of names (`lo_device` and `lo_inode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BackingId {
     /// `st_dev` of the backing file.
@@ -61,21 +62,21 @@ pub struct LoopInfo {
     pub dev_path: PathBuf,
     /// Device number.
     pub dev: DevNo,
-    /// Backing file as the kernel shows it: as seen from the mount namespace of the reader, ` (deleted)` after an unlink.
+    /// Backing file as the kernel reports it: a path in the reader's mount namespace, with ` (deleted)` after an unlink.
     pub backing_file: PathBuf,
-    /// Device and inode of the backing file; `None` when the device node could not be asked.
+    /// Device and inode of the backing file; `None` if the device node could not be queried.
     pub backing: Option<BackingId>,
-    /// Where the device begins in the backing file.
+    /// Offset of the device in the backing file.
     pub offset: Bytes,
-    /// How much of the backing file is used; 0 means all (`lo_sizelimit`).
+    /// Size of the used part of the backing file; 0 means all (`lo_sizelimit`).
     pub size_limit: Bytes,
     /// Whether it refuses writes.
     pub read_only: bool,
-    /// Whether it reads and writes the backing file past the page cache, as read back from the kernel.
+    /// Whether it accesses the backing file by direct I/O, as read back from the kernel.
     pub direct_io: bool,
-    /// Why direct I/O is off although [`attach`] was asked for it; `None` when it is on or was not asked for.
+    /// Why direct I/O is off although [`attach`] requested it; `None` if it is on or was not requested.
     pub direct_io_lost: Option<String>,
-    /// Whether the kernel detaches it when the last user closes it (`LO_FLAGS_AUTOCLEAR`).
+    /// Whether the kernel detaches it at its last close (`LO_FLAGS_AUTOCLEAR`).
     pub autoclear: bool,
     /// Logical block size in bytes.
     pub block_size: u32,
@@ -86,20 +87,21 @@ pub struct LoopInfo {
 pub struct AttachOptions {
     /// Refuse writes.
     pub read_only: bool,
-    /// Read and write the image past the host's page cache. When it cannot be had, [`LoopInfo::direct_io_lost`] says why.
+    /// Access the image by direct I/O, bypassing the host's page cache. If that is not possible, [`LoopInfo::direct_io_lost`] has the
+    /// reason.
     pub direct_io: bool,
-    /// Logical block size in bytes: 512, 1024, 2048 or 4096. `None`: [`PREFERRED_BLOCK_BYTES`] when the image's size is a
-    /// multiple of it, else 512. A file system made with smaller sectors (an imported image) needs the value it was made with.
+    /// Logical block size in bytes: 512, 1024, 2048 or 4096. `None`: [`PREFERRED_BLOCK_BYTES`] if the image's size is a multiple of
+    /// it, else 512. A file system created with smaller sectors (an imported image) needs the value it was created with.
     pub block_bytes: Option<u32>,
 }
 
-/// Attaches an image to a free loop device, or returns the device that it is attached to already.
+/// Attaches an image to a free loop device, or returns the device to which it is attached already.
 ///
-/// Idempotent: an attached image keeps its device, and direct I/O is switched to what is asked for. Concurrent attaches of
-/// one image are serialised by `flock(2)` on it. After the attach the settings are read back from the kernel.
+/// Idempotent: an attached image keeps its device, and direct I/O is set as requested. Concurrent attaches of one image are serialised
+/// by `flock(2)` on it. Afterwards the settings are read back from the kernel.
 ///
 /// # Errors
-/// [`LoopError::Conflict`] when it is attached read-only or with a block size other than asked for, and the other variants.
+/// [`LoopError::Conflict`] if it is attached with another access mode or block size than requested, and the other variants.
 pub fn attach(roots: &Roots, image: &Path, options: AttachOptions) -> Result<LoopInfo, LoopError> {
     let image_error = |source: std::io::Error| LoopError::Image { image: image.to_owned(), source };
     let metadata = fs::metadata(image).map_err(image_error)?;
@@ -109,12 +111,12 @@ pub fn attach(roots: &Roots, image: &Path, options: AttachOptions) -> Result<Loo
     if metadata.len() < 512 {
         return Err(LoopError::Unsuitable { image: image.to_owned(), reason: "it is smaller than one sector" });
     }
-    // Its own file description: the one given to the kernel stays open as long as the device, and would keep the lock.
+    // A file description of its own: the kernel keeps the one it is given while the device is attached, and thereby the lock.
     let _lock = lock(image)?;
     let existing = match find_by_backing(roots, image)? {
-        // A detach that found it in use left it to vanish at its last close: it is wanted again.
+        // A detach of a device in use has set autoclear: clear it, since the device is wanted again.
         Some(leaving) if leaving.autoclear => {
-            keep_attached(&leaving)?;
+            clear_autoclear(&leaving)?;
             find_by_backing(roots, image)?
         }
         other => other,
@@ -139,19 +141,19 @@ pub fn attach(roots: &Roots, image: &Path, options: AttachOptions) -> Result<Loo
         }
         None => configure_free(roots, image, metadata.len(), options)?,
     };
-    settle_direct_io(roots, image, info, options.direct_io)
+    set_direct_io(roots, image, info, options.direct_io)
 }
 
-/// Detaches a loop device and waits until the kernel has let go of the backing file.
+/// Detaches a loop device and waits until the kernel has released the backing file.
 ///
-/// Idempotent: a device that is gone, or carries another file by now, is left alone. A device that is mounted, swap or
-/// part of another device is not touched.
+/// Idempotent: does nothing if the device is gone or has another backing file by now. A device that is mounted, swap or part of another
+/// device is not changed.
 ///
 /// # Errors
-/// [`LoopError::Busy`]: something holds it. When that is a program which has the node open, the kernel detaches it as soon
-/// as that program closes it (`LO_FLAGS_AUTOCLEAR` is set by then).
+/// [`LoopError::Busy`] if the device is in use. If a program has the node open, the kernel detaches the device when that program closes
+/// it (`LO_FLAGS_AUTOCLEAR` is set then).
 pub fn detach(roots: &Roots, info: &LoopInfo) -> Result<(), LoopError> {
-    if !still_attached(roots, info)? {
+    if !is_still_attached(roots, info)? {
         return Ok(());
     }
     let busy = |reason: String| LoopError::Busy { device: info.dev_path.clone(), reason };
@@ -159,7 +161,7 @@ pub fn detach(roots: &Roots, info: &LoopInfo) -> Result<(), LoopError> {
         block::is_in_use(roots, info.dev)
             .map_err(|source| LoopError::Usage { device: info.dev_path.clone(), source: Box::new(source) })
     };
-    // A claim without a visible reason may be udev's blkid of a moment ago: the wait below sorts it out.
+    // A claim without a visible reason may be a blkid run by udev, which ends while we wait below.
     if let Some(reason) = used()?.filter(|reason| !matches!(reason, InUse::Claimed)) {
         return Err(busy(reason.to_string()));
     }
@@ -172,10 +174,10 @@ pub fn detach(roots: &Roots, info: &LoopInfo) -> Result<(), LoopError> {
             Ok(()) | Err(Errno::NXIO) => {}
             Err(error) => return Err(device_error("LOOP_CLR_FD", &info.dev_path, error)),
         }
-        // Closing the node completes the detach: the kernel clears the device at its last close.
+        // Closing the node completes the detach: the kernel clears a device at its last close.
     }
     let deadline = Instant::now() + WAIT_LIMIT;
-    while still_attached(roots, info)? {
+    while is_still_attached(roots, info)? {
         if Instant::now() >= deadline {
             let reason = used()?.map_or_else(|| "a program has it open".to_owned(), |reason| reason.to_string());
             return Err(busy(reason));
@@ -185,7 +187,7 @@ pub fn detach(roots: &Roots, info: &LoopInfo) -> Result<(), LoopError> {
     Ok(())
 }
 
-/// Tells the device that its image has grown or shrunk (`LOOP_SET_CAPACITY`); returns its size after that.
+/// Adjusts the device to a changed size of its image (`LOOP_SET_CAPACITY`); returns the new size.
 ///
 /// # Errors
 /// [`LoopError::Device`].
@@ -200,7 +202,7 @@ pub fn set_capacity(roots: &Roots, info: &LoopInfo) -> Result<Bytes, LoopError> 
     Ok(Bytes(sectors.saturating_mul(512)))
 }
 
-/// Which file lies behind a loop device node; `None` when it cannot be asked (no node, no permission, not attached).
+/// Identity of the backing file of a loop device node; `None` if it cannot be queried (no node, no permission, not attached).
 pub(crate) fn backing_id(node: &Path) -> Option<BackingId> {
     let status = get_status(&open_node(node, false).ok()?).ok()?;
     Some(BackingId { dev: decode_dev(status.lo_device), inode: status.lo_inode })
@@ -216,20 +218,20 @@ pub(crate) fn strip_deleted(path: &Path) -> &Path {
 }
 
 fn get_status(node: &OwnedFd) -> rustix::io::Result<LoopInfo64> {
-    // SAFETY: `LoopInfo64` has the size and layout that LOOP_GET_STATUS64 writes (asserted below), and any bytes are valid.
+    // SAFETY: `LoopInfo64` has the size and layout that LOOP_GET_STATUS64 writes (asserted in `uapi`), and any bytes are valid.
     let request = unsafe { Getter::<{ request::LOOP_GET_STATUS64 }, LoopInfo64>::new() };
-    // SAFETY: the kernel fills the whole struct when it succeeds; what is not a loop device refuses without writing.
+    // SAFETY: the kernel fills the whole struct on success; other devices refuse the request without writing.
     unsafe { ioctl(node, request) }
 }
 
-/// Takes `LO_FLAGS_AUTOCLEAR` away (kernel `LOOP_SET_STATUS_CLEARABLE_FLAGS`). A device that is gone meanwhile is no error.
-fn keep_attached(info: &LoopInfo) -> Result<(), LoopError> {
+/// Clears `LO_FLAGS_AUTOCLEAR` (kernel `LOOP_SET_STATUS_CLEARABLE_FLAGS`). Succeeds if the device was detached meanwhile.
+fn clear_autoclear(info: &LoopInfo) -> Result<(), LoopError> {
     let result = open_node(&info.dev_path, !info.read_only).and_then(|node| {
         let mut status = get_status(&node).map_err(|error| device_error("LOOP_GET_STATUS64", &info.dev_path, error))?;
         status.lo_flags &= !LO_FLAGS_AUTOCLEAR;
-        // SAFETY: `LoopInfo64` has the size and layout that LOOP_SET_STATUS64 reads (asserted below).
+        // SAFETY: `LoopInfo64` has the size and layout that LOOP_SET_STATUS64 reads (asserted in `uapi`).
         let request = unsafe { Setter::<{ request::LOOP_SET_STATUS64 }, LoopInfo64>::new(status) };
-        // SAFETY: `node` is a loop device node that we own, and the struct is the one that its driver gave us.
+        // SAFETY: `node` is a loop device node that we own, and the struct is the one that its driver returned.
         unsafe { ioctl(&node, request) }.map_err(|error| device_error("LOOP_SET_STATUS64", &info.dev_path, error))
     });
     match result {
@@ -283,7 +285,7 @@ struct Node {
     fd: OwnedFd,
 }
 
-/// Gives a file to a free loop device. The file is borrowed to keep it open: the request has only its number.
+/// Attaches a file to a free loop device. The file is borrowed to keep it open, as the request has only its number.
 fn configure(roots: &Roots, image: &Path, _image_fd: &OwnedFd, config: LoopConfig) -> Result<(u32, Node), LoopError> {
     let control_path = roots.dev.join("loop-control");
     let control = rustix::fs::open(&control_path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
@@ -294,7 +296,7 @@ fn configure(roots: &Roots, image: &Path, _image_fd: &OwnedFd, config: LoopConfi
             .map_err(|error| device_error("LOOP_CTL_GET_FREE", &control_path, error))?;
         let path = roots.dev.join(format!("loop{number}"));
         let fd = match wait_for_node(&path, config.info.lo_flags & LO_FLAGS_READ_ONLY == 0) {
-            // Somebody removed the device again (LOOP_CTL_REMOVE).
+            // Another process removed the device (LOOP_CTL_REMOVE).
             Err(LoopError::Device(PathError { source, .. }))
                 if source.raw_os_error() == Some(Errno::NXIO.raw_os_error()) =>
             {
@@ -302,7 +304,7 @@ fn configure(roots: &Roots, image: &Path, _image_fd: &OwnedFd, config: LoopConfi
             }
             other => other?,
         };
-        // SAFETY: `LoopConfig` has the size and layout that LOOP_CONFIGURE reads (asserted below).
+        // SAFETY: `LoopConfig` has the size and layout that LOOP_CONFIGURE reads (asserted in `uapi`).
         let request = unsafe { Setter::<{ request::LOOP_CONFIGURE }, LoopConfig>::new(config) };
         // SAFETY: `fd` is a loop device node; the file whose number is in the request is borrowed, hence open, for the call.
         match unsafe { ioctl(&fd, request) } {
@@ -319,7 +321,7 @@ fn config(image_fd: &OwnedFd, image: &Path, block_bytes: u32, options: AttachOpt
     let fd = u32::try_from(image_fd.as_raw_fd())
         .map_err(|_| LoopError::Unsuitable { image: image.to_owned(), reason: "its file descriptor is negative" })?;
     let mut config = LoopConfig { fd, block_size: block_bytes, ..LoopConfig::ZERO };
-    // Only for old tools: the kernel keeps the file itself. Cut to fit, with a terminating zero.
+    // Only for old tools, as the kernel keeps the file itself. Truncated, with a terminating zero.
     let name = image.as_os_str().as_bytes();
     let length = name.len().min(LO_NAME_SIZE - 1);
     config.info.lo_file_name[..length].copy_from_slice(&name[..length]);
@@ -332,8 +334,8 @@ fn config(image_fd: &OwnedFd, image: &Path, block_bytes: u32, options: AttachOpt
     Ok(config)
 }
 
-/// Makes direct I/O what was asked for, and says why where it cannot be.
-fn settle_direct_io(roots: &Roots, image: &Path, info: LoopInfo, wanted: bool) -> Result<LoopInfo, LoopError> {
+/// Sets direct I/O as requested, and records the reason if that fails.
+fn set_direct_io(roots: &Roots, image: &Path, info: LoopInfo, wanted: bool) -> Result<LoopInfo, LoopError> {
     if info.direct_io == wanted {
         return Ok(info);
     }
@@ -347,20 +349,20 @@ fn settle_direct_io(roots: &Roots, image: &Path, info: LoopInfo, wanted: bool) -
         Some(now) => now.direct_io,
         None => return Err(device_error("LOOP_SET_DIRECT_IO", &info.dev_path, Errno::NXIO)),
     };
-    let direct_io_lost = (wanted && !now).then(|| why_no_direct_io(image, info.block_size, answer.err()));
+    let direct_io_lost = (wanted && !now).then(|| direct_io_obstacle(image, info.block_size, answer.err()));
     Ok(LoopInfo { direct_io: now, direct_io_lost, ..info })
 }
 
-fn why_no_direct_io(image: &Path, block_bytes: u32, refused: Option<Errno>) -> String {
+fn direct_io_obstacle(image: &Path, block_bytes: u32, refused: Option<Errno>) -> String {
     match rustix::fs::open(image, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()) {
-        Err(error) => format!("the file system of the image does not do direct I/O ({error})"),
+        Err(error) => format!("the file system of the image does not support direct I/O ({error})"),
         Ok(_) if block_bytes < PREFERRED_BLOCK_BYTES => format!(
-            "the loop device has blocks of {block_bytes} bytes, which the device below may not take (an image whose size is a \
+            "the loop device has blocks of {block_bytes} bytes, which the underlying device may not support (an image whose size is a \
              multiple of {PREFERRED_BLOCK_BYTES} gets blocks of that size)"
         ),
         Ok(_) => match refused {
             Some(error) => format!("the kernel refused it ({error})"),
-            None => "the kernel switched it off without an error".to_owned(),
+            None => "the kernel disabled it without an error".to_owned(),
         },
     }
 }
@@ -371,7 +373,7 @@ fn open_node(path: &Path, write: bool) -> Result<OwnedFd, LoopError> {
         .map_err(|error| device_error("open", path, error))
 }
 
-/// Opens the node of a device that was just made; devtmpfs or udev may need a moment.
+/// Opens the node of a new device, which devtmpfs or udev may create with a delay.
 fn wait_for_node(path: &Path, write: bool) -> Result<OwnedFd, LoopError> {
     let deadline = Instant::now() + WAIT_LIMIT;
     loop {
@@ -390,7 +392,7 @@ fn device_error(operation: &'static str, path: &Path, error: Errno) -> LoopError
     PathError::new(operation, path, error).into()
 }
 
-/// `new_decode_dev` of the kernel (include/linux/kdev_t.h), the form in which `lo_device` comes.
+/// Decodes `lo_device`: `new_decode_dev` of the kernel (include/linux/kdev_t.h).
 fn decode_dev(encoded: u64) -> DevNo {
     let field = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
     DevNo::new(field((encoded & 0xf_ff00) >> 8), field((encoded & 0xff) | ((encoded >> 12) & 0xf_ff00)))

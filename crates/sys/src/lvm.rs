@@ -1,12 +1,12 @@
 //! Volume groups and logical volumes, through the `lvm` program (lvm(8)).
 //!
-//! Owns: its command lines and its JSON reports. Names, tags and sizes are checked before they become arguments. When a
-//! command fails, the cause is found by asking for a report, not by reading the message.
-//! Does not: make, grow or shrink file systems (`fsutil`), and keep a record of volumes (their tags are the record).
+//! Owns: its command lines and JSON reports. Names, tags and sizes are validated before they become arguments. If a command fails, the
+//! cause is determined from a report, not from the message.
+//! Does not: create, grow or shrink file systems (`fsutil`), or record volumes (their tags are the record).
 //!
-//! Without udev (a small container or a rescue system) LVM would wait for ever for udev's answer, or trust links that
-//! nobody makes. Where `/run/udev/control` does not answer, each command is told so and makes the nodes in `/dev` itself.
-//! In a container that has the host's `/run/udev` but its own IPC namespace LVM still hangs: share the host's.
+//! Without udev (a minimal container or a rescue system) LVM would wait forever for udev's reply, or rely on links that do not exist. If
+//! nothing listens at `/run/udev/control`, each command is configured to create the nodes in `/dev` itself. In a container with the host's
+//! `/run/udev` but its own IPC namespace LVM still hangs: share the host's IPC namespace.
 
 mod command;
 mod error;
@@ -23,7 +23,7 @@ use std::time::Duration;
 use bulkhead_core::units::Bytes;
 
 use self::command::{
-    Command, LV_FIELDS, PROTECTING, REPORT_ARGS, VG_FIELDS, check_lv, check_vg, full_name, linear_args, size_arg,
+    Command, LV_FIELDS, READ_ONLY_FLAG, REPORT_ARGS, VG_FIELDS, check_lv, check_vg, full_name, linear_args, size_arg,
     snapshot_args, thin_args, thin_pool_args,
 };
 pub use self::error::LvmError;
@@ -35,44 +35,44 @@ use crate::mount;
 use crate::roots::Roots;
 use crate::tool::{Tool, ToolError, ToolOutput};
 
-/// The program; the commands are its first argument.
+/// The program; the command is its first argument.
 const PROGRAM: &str = "lvm";
 
-/// How long one command may take: LVM waits for locks, and reads every device.
+/// Time limit of a command: LVM waits for locks, and reads every device.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Where udev listens.
+/// udev's control socket.
 const UDEV_CONTROL: &str = "/run/udev/control";
 
-/// What LVM is told when there is no udev.
+/// LVM configuration without udev.
 const WITHOUT_UDEV: &str = "activation{udev_sync=0 udev_rules=0 verify_udev_operations=1} devices{obtain_device_list_from_udev=0 external_device_info_source=\"none\"}";
 
-/// What LVM is told in any case: with asynchronous I/O each command waits for a grace period of RCU at its end (`io_destroy`, 12 to
-/// 24 ms), longer than for all else it does.
+/// LVM configuration of all commands: with asynchronous I/O a command ends by waiting for an RCU grace period (`io_destroy`, 12 to 24 ms),
+/// longer than all its other work.
 const SYNCHRONOUS: &str = "global{use_aio=0}";
 
-/// The administrator's own filter, read once: LVM takes only one.
+/// The administrator's filter, read once. LVM accepts a single filter, so ours is merged with it.
 static GLOBAL_FILTER: OnceLock<Option<String>> = OnceLock::new();
 
-/// The `lvm` program, kept away from some ublk devices.
+/// The `lvm` program, with some ublk devices excluded.
 #[derive(Clone, Copy, Debug)]
 pub struct Lvm {
-    /// Lists them, by number, before each command.
-    avoided: fn() -> Vec<u32>,
+    /// Lists the excluded devices, by number; called before each command.
+    excluded: fn() -> Vec<u32>,
 }
 
 impl Lvm {
-    /// `avoided` lists the ublk devices, by number, that LVM must not open: it would look for labels on each, and wait for one whose server
-    /// is gone, with everything that waits for LVM.
+    /// `excluded` lists the ublk devices, by number, that LVM must not open. It would scan them for labels, and hang on one without a
+    /// server, together with everything that waits for LVM.
     #[must_use]
-    pub fn new(avoided: fn() -> Vec<u32>) -> Self {
-        Self { avoided }
+    pub fn new(excluded: fn() -> Vec<u32>) -> Self {
+        Self { excluded }
     }
 
     /// All volume groups, by name.
     ///
     /// # Errors
-    /// [`LvmError::Other`] when LVM fails, [`LvmError::Report`].
+    /// [`LvmError::Other`] if LVM fails, [`LvmError::Report`].
     pub fn vgs(&self) -> Result<Vec<Vg>, LvmError> {
         const OBJECT: &str = "the volume groups";
         let output = self.run_for("list", OBJECT, Command::new("vgs").args(REPORT_ARGS).args(["-o", VG_FIELDS]))?;
@@ -82,37 +82,37 @@ impl Lvm {
         Ok(groups)
     }
 
-    /// One volume group; `None` when there is none of that name.
+    /// One volume group; `None` if there is none of that name.
     ///
     /// # Errors
     /// [`LvmError::BadName`] and those of [`Lvm::vgs`].
     pub fn vg(&self, name: &str) -> Result<Option<Vg>, LvmError> {
         check_vg(name)?;
-        // Asking for one group by name fails with the same exit code for "none" and for "broken": so all are asked for.
+        // Querying one group fails with the same exit code for a missing and for a broken one, so all are queried.
         Ok(self.vgs()?.into_iter().find(|group| group.name == name))
     }
 
-    /// The volumes of a group, by name. LVM's internal volumes (`[pool_tdata]`, `[lvol0_pmspare]`) are left out.
+    /// The volumes of a group, by name. LVM's internal volumes (`[pool_tdata]`, `[lvol0_pmspare]`) are omitted.
     ///
     /// # Errors
-    /// [`LvmError::NotFound`] without the group, and those of [`Lvm::vgs`].
+    /// [`LvmError::NotFound`] for a missing group, and those of [`Lvm::vgs`].
     pub fn lvs(&self, vg: &str) -> Result<Vec<Lv>, LvmError> {
         check_vg(vg)?;
         self.volumes(vg, "list", vg)
     }
 
-    /// One volume; `None` when there is none of that name in the group.
+    /// One volume; `None` if there is none of that name in the group.
     ///
     /// # Errors
-    /// [`LvmError::BadName`] and those of [`Lvm::lvs`]: also that the group does not exist.
+    /// [`LvmError::BadName`] and those of [`Lvm::lvs`], also for a missing group.
     pub fn lv(&self, vg: &str, name: &str) -> Result<Option<Lv>, LvmError> {
         check_lv(name)?;
         Ok(self.lvs(vg)?.into_iter().find(|volume| volume.name == name))
     }
 
-    /// Makes a volume of plain extents, active, and wipes old signatures and the first 4 KiB inside it.
+    /// Creates a linear volume, active, and wipes old signatures and the first 4 KiB in it.
     ///
-    /// The size is rounded up to whole extents. The rest of the volume has the old content of the extents.
+    /// The size is rounded up to whole extents. The rest of the volume keeps the old content of the extents.
     ///
     /// # Errors
     /// [`LvmError::AlreadyExists`], [`LvmError::NotFound`] (the group), [`LvmError::NoSpace`], [`LvmError::BadName`],
@@ -122,9 +122,9 @@ impl Lvm {
         self.create("create", vg, name, Need::Extents(size), &command)
     }
 
-    /// Makes a thin pool that zeroes blocks before their first use, so that no tenant reads another one's old data.
+    /// Creates a thin pool that zeroes blocks before their first use, so that no tenant reads another one's old data.
     ///
-    /// LVM chooses the size of the metadata and of the blocks by the size of the pool, and reserves as much again for repair.
+    /// LVM chooses the sizes of metadata and blocks by the size of the pool, and reserves a spare of the metadata's size for repair.
     ///
     /// # Errors
     /// As [`Lvm::create_linear`].
@@ -135,10 +135,10 @@ impl Lvm {
         self.create("create", vg, name, Need::Extents(with_metadata), &command)
     }
 
-    /// Makes a thin volume, active, in a pool.
+    /// Creates a thin volume, active, in a pool.
     ///
     /// # Errors
-    /// As [`Lvm::create_linear`]; [`LvmError::NotFound`] also without the pool, [`LvmError::NoSpace`] when the pool is full.
+    /// As [`Lvm::create_linear`]; [`LvmError::NotFound`] also for a missing pool, [`LvmError::NoSpace`] if the pool is full.
     pub fn create_thin(
         &self,
         vg: &str,
@@ -151,10 +151,10 @@ impl Lvm {
         self.create("create", vg, name, Need::Lv(pool), &command)
     }
 
-    /// Makes a thin snapshot of a thin volume, active, without the flag that would leave it out at the next activation.
+    /// Creates a thin snapshot of a thin volume, active, without the activation skip flag.
     ///
-    /// The kernel freezes a mounted file system on the origin for the moment, so that the snapshot is consistent (an ext4 comes
-    /// out with an empty journal, XFS with a log to replay). What is dirty is written out before, so that the moment is short.
+    /// The kernel freezes a mounted file system on the origin meanwhile, so that the snapshot is consistent (ext4 with an empty journal,
+    /// XFS with a log to replay). Dirty data is written out before, to keep the freeze short.
     ///
     /// # Errors
     /// As [`Lvm::create_thin`], with the origin in place of the pool.
@@ -167,22 +167,22 @@ impl Lvm {
         read_only: bool,
     ) -> Result<(), LvmError> {
         let command = snapshot_args(vg, origin, name, tags, read_only)?;
-        // When there is no such device, LVM says so.
+        // A missing device is reported by LVM.
         if let Ok(dev) = block::devno_of(&node(vg, origin)) {
             mount::sync_device(&Roots::host(), dev);
         }
-        // Without a size LVM makes a thin snapshot, and only of a thin volume.
+        // Without a size LVM creates a thin snapshot, and only of a thin volume.
         self.create("snapshot", vg, name, Need::Lv(origin), &command)
     }
 
-    /// Makes a volume larger or, when `shrink` says that this is meant, smaller. Rounded up to whole extents.
+    /// Grows a volume, or shrinks it if `shrink` permits. The size is rounded up to whole extents.
     ///
-    /// The file system is not touched: grow it afterwards, shrink it before. LVM 2.03.17 and newer refuse to cut off a file
-    /// system that they know.
+    /// The file system is not resized: grow it afterwards, shrink it before. LVM 2.03.17 and newer refuse to truncate a file system that
+    /// they know.
     ///
     /// # Errors
-    /// [`LvmError::WouldShrink`] when `size` is less than now and `shrink` is false, [`LvmError::NotFound`], [`LvmError::NoSpace`],
-    /// [`LvmError::Other`].
+    /// [`LvmError::WouldShrink`] if `size` is less than the present size and `shrink` is false, [`LvmError::NotFound`],
+    /// [`LvmError::NoSpace`], [`LvmError::Other`].
     pub fn resize(&self, volume: &Lv, size: Bytes, shrink: bool) -> Result<(), LvmError> {
         const RESIZE: &str = "resize";
         let object = full_name(&volume.vg, &volume.name);
@@ -202,7 +202,7 @@ impl Lvm {
         let more = Bytes(wanted.0.saturating_sub(volume.size.0));
         match self.lv(&volume.vg, &volume.name) {
             Ok(None) => Err(no_volume(RESIZE, &object)),
-            // LVM refuses a change of size that changes no size.
+            // LVM refuses to resize to the present size.
             Ok(Some(found)) if found.size == wanted => Ok(()),
             _ if more > group.free && !matches!(volume.kind, LvKind::Thin { .. }) => {
                 Err(no_extents(RESIZE, object, more, group.free, source))
@@ -211,11 +211,11 @@ impl Lvm {
         }
     }
 
-    /// Removes a volume; `false` when there is none, or when it does not have the tag. Its thin snapshots live on.
+    /// Removes a volume; `false` if there is none, or if it does not have the tag. Its thin snapshots are kept.
     ///
     /// # Errors
-    /// [`LvmError::NotFound`] (the group), [`LvmError::InUse`] while it is open or others would go with it (the volumes of a thin pool,
-    /// thick snapshots), [`LvmError::Other`].
+    /// [`LvmError::NotFound`] (the group), [`LvmError::InUse`] while it is open or has dependents that LVM would remove as well
+    /// (volumes of a thin pool, thick snapshots), [`LvmError::Other`].
     pub fn remove(&self, vg: &str, name: &str, with_tag: Option<&str>) -> Result<bool, LvmError> {
         check_vg(vg)?;
         check_lv(name)?;
@@ -224,7 +224,7 @@ impl Lvm {
         if !volumes.iter().any(|volume| volume.name == name && has_tag(volume)) {
             return Ok(false);
         }
-        // --yes would also answer the question whether to remove all that depends on it.
+        // --yes would also confirm the removal of all dependents.
         let mut dependent = volumes.iter().filter(|volume| match &volume.kind {
             LvKind::Thin { pool, .. } => pool == name,
             LvKind::ThickSnapshot { origin } => origin == name,
@@ -246,7 +246,7 @@ impl Lvm {
         }
     }
 
-    /// Activates a volume, also one with the activation skip flag. Does nothing to an active one.
+    /// Activates a volume, also one with the activation skip flag. Idempotent.
     ///
     /// # Errors
     /// [`LvmError::NotFound`], [`LvmError::Other`].
@@ -254,7 +254,7 @@ impl Lvm {
         self.change("activate", vg, name, &["lvchange", "--yes", "-ay", "-K"]).map(drop)
     }
 
-    /// Makes a volume read-only, also while it is active: what is mounted on it must be mounted read-only. `false` when it was.
+    /// Makes a volume read-only, also while it is active; a mounted file system must be mounted read-only. `false` if it was already.
     ///
     /// # Errors
     /// [`LvmError::NotFound`], [`LvmError::Other`].
@@ -262,12 +262,12 @@ impl Lvm {
         const PROTECT: &str = "make read-only";
         let found = self.lv(vg, name)?.ok_or_else(|| no_volume(PROTECT, &full_name(vg, name)))?;
         if !found.read_only {
-            self.change(PROTECT, vg, name, &["lvchange", "--yes", PROTECTING])?;
+            self.change(PROTECT, vg, name, &["lvchange", "--yes", READ_ONLY_FLAG])?;
         }
         Ok(!found.read_only)
     }
 
-    /// Runs a command on one volume, and finds out why where it fails.
+    /// Runs a command on one volume, and determines the cause of a failure.
     fn change(&self, operation: &'static str, vg: &str, name: &str, words: &[&str]) -> Result<ToolOutput, LvmError> {
         check_vg(vg)?;
         check_lv(name)?;
@@ -304,11 +304,12 @@ impl Lvm {
     ) -> Result<(), LvmError> {
         match self.run(command) {
             Ok(_) => Ok(()),
-            Err(source) => Err(self.why_not_created(operation, vg, name, need, source)),
+            Err(source) => Err(self.creation_error(operation, vg, name, need, source)),
         }
     }
 
-    fn why_not_created(
+    /// The cause of a failed creation.
+    fn creation_error(
         &self,
         operation: &'static str,
         vg: &str,
@@ -362,13 +363,13 @@ impl Lvm {
         if !udev_answers() {
             config.push(WITHOUT_UDEV.to_owned());
         }
-        config.extend(self.without_volumes());
+        config.extend(self.exclusion_filter());
         command.tool(&config.join(" ")).run()
     }
 
-    /// The filter that keeps LVM away from the devices to avoid; `None` when there are none.
-    fn without_volumes(&self) -> Option<String> {
-        let ids = (self.avoided)();
+    /// The filter that excludes devices from LVM; `None` if there are none to exclude.
+    fn exclusion_filter(&self) -> Option<String> {
+        let ids = (self.excluded)();
         let own = || {
             let found = Tool::new(PROGRAM).args(["lvmconfig", "devices/global_filter"]).limit(LIMIT).run().ok()?;
             Some(found.stdout.trim().strip_prefix("global_filter=")?.to_owned())
@@ -383,7 +384,7 @@ pub fn node(vg: &str, name: &str) -> PathBuf {
     Path::new("/dev").join(vg).join(name)
 }
 
-/// What a new volume needs, to find out why it could not be made.
+/// The resource that a new volume needs, to determine the cause of a failure.
 #[derive(Clone, Copy)]
 enum Need<'a> {
     /// Free extents of the group.
@@ -392,7 +393,7 @@ enum Need<'a> {
     Lv(&'a str),
 }
 
-/// Why a thin pool takes nothing more; `None` when it should.
+/// Why a thin pool accepts no more volumes; `None` if it should.
 fn full_pool(pool: &Lv) -> Option<String> {
     // LVM itself refuses new thin volumes at these limits: 100 % of data, or metadata nearly full (lvmthin(7)).
     let full = |percent: Option<f64>, limit: f64| percent.is_some_and(|percent| percent >= limit);
@@ -411,7 +412,7 @@ fn none_if_missing(error: LvmError) -> Result<Vec<Lv>, LvmError> {
     }
 }
 
-/// A filter that rejects these ublk devices and their partitions, in front of the administrator's own.
+/// A filter that rejects these ublk devices and their partitions, followed by the administrator's own.
 fn filter(ids: &[u32], own: Option<&str>) -> String {
     let mut patterns: Vec<String> = ids.iter().map(|id| format!("\"r|^/dev/ublkb{id}(p[0-9]+)?$|\"")).collect();
     let own = own.map(|own| own.trim_start_matches('[').trim_end_matches(']').to_owned());
@@ -419,7 +420,7 @@ fn filter(ids: &[u32], own: Option<&str>) -> String {
     format!("devices{{global_filter=[{}]}}", patterns.join(","))
 }
 
-/// Whether udev is there: its socket takes connections. A socket left over from a udev that ended does not.
+/// Whether udev is running: its socket accepts connections. The stale socket of a stopped udev does not.
 fn udev_answers() -> bool {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
     let attempt = || {
@@ -427,7 +428,7 @@ fn udev_answers() -> bool {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         connect(&socket, &SocketAddrUnix::new(UDEV_CONTROL)?)
     };
-    // AGAIN: there is somebody, with a full queue.
+    // AGAIN: it is running, with a full queue.
     matches!(attempt(), Ok(()) | Err(rustix::io::Errno::AGAIN))
 }
 

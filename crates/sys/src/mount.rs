@@ -1,8 +1,8 @@
-//! Mounts, bind mounts, and who has a device mounted.
+//! Mounts, bind mounts, and the mounts of a device.
 //!
-//! Owns the calls of the mount API (`fsopen(2)` and its kin) and the reading of `/proc/PID/mountinfo`. Does not make file
-//! systems or mount points, and does not decide what is mounted. A symbolic link in the last part of a target is never
-//! followed, because the directory above may belong to somebody else.
+//! Owns the calls of the mount API (`fsopen(2)` etc.) and reading `/proc/PID/mountinfo`. Does not create file systems or mount points, or
+//! decide what is mounted. A symbolic link in the last component of a target is never followed, because its directory may belong to
+//! another user.
 
 mod error;
 mod table;
@@ -29,21 +29,21 @@ use crate::block::dev_from_raw;
 use crate::raw;
 use crate::roots::Roots;
 
-/// Most messages that are read from a file system context (its ring has 8 slots, kernel `struct fc_log`).
+/// Limit on messages read from a file system context (its ring has 8 slots, kernel `struct fc_log`).
 const MAX_MESSAGES: usize = 16;
 
-/// How a file system is mounted (`MOUNT_ATTR_*` of `<linux/mount.h>`). The default is none of them.
+/// Attributes of a mount (`MOUNT_ATTR_*` of `<linux/mount.h>`), all off by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MountFlags {
-    /// Set-user-ID bits and file capabilities have no effect.
+    /// Set-user-ID bits and file capabilities are ignored.
     pub nosuid: bool,
     /// Device nodes cannot be opened.
     pub nodev: bool,
-    /// Programs cannot be started.
+    /// Programs cannot be executed.
     pub noexec: bool,
-    /// Access times are not written.
+    /// Access times are not updated.
     pub noatime: bool,
-    /// Nothing can be written: neither through this mount nor, as far as the file system honours it, by the file system.
+    /// Read-only: both the mount and, as far as the file system honours it, the file system itself.
     pub readonly: bool,
 }
 
@@ -61,13 +61,12 @@ impl MountFlags {
 
 /// Mounts the file system on `device` at `target`, which must exist and not be a symbolic link.
 ///
-/// `options` are those of the file system (`("data", Some("ordered"))`, `("discard", None)`); what is a property of the mount
-/// goes into `flags`. When the device is mounted elsewhere already, the kernel gives the same file system a second time: the
-/// caller looks first.
+/// `options` are those of the file system (`("data", Some("ordered"))`, `("discard", None)`), `flags` those of the mount. If the device is
+/// mounted already, the kernel mounts the same file system a second time; it is up to the caller to check.
 ///
 /// # Errors
-/// [`MountError::UnknownFs`], [`MountError::Symlink`], [`MountError::Open`], or [`MountError::Mount`] with the step that failed
-/// and what the kernel said about it.
+/// [`MountError::UnknownFs`], [`MountError::Symlink`], [`MountError::Open`], or [`MountError::Mount`] with the failed step and the
+/// kernel's message.
 pub fn mount(
     device: &Path,
     fs_type: &str,
@@ -76,7 +75,7 @@ pub fn mount(
     options: &[(&str, Option<&str>)],
 ) -> Result<(), MountError> {
     let place = open_target(target)?;
-    let mount = make(device, fs_type, target, flags, options)?;
+    let mount = create_mount(device, fs_type, target, flags, options)?;
     attach(mount.as_fd(), place.as_fd()).map_err(|errno| MountError::Mount {
         device: device.to_owned(),
         fs_type: fs_type.to_owned(),
@@ -86,21 +85,21 @@ pub fn mount(
     })
 }
 
-/// Mounts the file system on `device` nowhere: it is reached through the returned descriptor of its root only, and unmounted
-/// when that and all that was opened below it is closed.
+/// Creates a detached mount of the file system on `device`: accessible only through the returned descriptor of its root, and unmounted
+/// when that descriptor and all files opened through it are closed.
 ///
 /// # Errors
 /// [`MountError::UnknownFs`] or [`MountError::Mount`].
-pub fn mount_nowhere(
+pub fn mount_detached(
     device: &Path,
     fs_type: &str,
     flags: MountFlags,
     options: &[(&str, Option<&str>)],
 ) -> Result<OwnedFd, MountError> {
-    make(device, fs_type, Path::new("(nowhere)"), flags, options)
+    create_mount(device, fs_type, Path::new("a detached mount"), flags, options)
 }
 
-fn make(
+fn create_mount(
     device: &Path,
     fs_type: &str,
     target: &Path,
@@ -119,7 +118,7 @@ fn make(
         Errno::NODEV => MountError::UnknownFs { fs_type: fs_type.to_owned() },
         errno => error("fsopen".to_owned(), errno),
     })?;
-    let fail = |step: &str, errno: Errno| error(format!("{step}{}", said(&messages(context.as_fd()))), errno);
+    let fail = |step: &str, errno: Errno| error(format!("{step}{}", message_suffix(&messages(context.as_fd()))), errno);
     fsconfig_set_string(&context, "source", device).map_err(|errno| fail("source", errno))?;
     if flags.readonly {
         fsconfig_set_flag(&context, "ro").map_err(|errno| fail("option ro", errno))?;
@@ -135,15 +134,15 @@ fn make(
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags.attributes()).map_err(|errno| fail("fsmount", errno))
 }
 
-/// The `st_dev` of what is mounted at `target` itself (its topmost mount); `None` when nothing is, or there is no such file. One system
-/// call, however many mounts there are. Does not follow a symbolic link, trigger an automount, or wait for I/O.
+/// The `st_dev` of the topmost mount at `target`; `None` if `target` is not a mount point or does not exist. A single system call,
+/// independent of the number of mounts. Does not follow a symbolic link, trigger an automount, or wait for I/O.
 ///
 /// # Errors
-/// Those of [`mountinfo`], which is read where the file system does not answer: one that was shut down.
+/// Those of [`mountinfo`], which is the fallback if `statx` fails, as it does on a file system that was shut down.
 pub fn mounted_at(roots: &Roots, target: &Path) -> Result<Option<DevNo>, MountError> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
     match statx(CWD, target, flags, StatxFlags::empty()) {
-        // Kernels tell since 5.8, which is older than any that is supported.
+        // Reported since Linux 5.8, which is older than any supported kernel.
         Ok(found) => {
             let is_mount = found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
             Ok(is_mount.then(|| DevNo::new(found.stx_dev_major, found.stx_dev_minor)))
@@ -156,13 +155,12 @@ pub fn mounted_at(roots: &Roots, target: &Path) -> Result<Option<DevNo>, MountEr
     }
 }
 
-/// Unmounts what is mounted at `target` (its topmost mount). Never lazily: after success the file system is not in use
-/// through this mount.
+/// Unmounts the topmost mount at `target`. Never lazily: after success the file system is not in use through this mount.
 ///
 /// # Errors
 /// [`MountError::Busy`], [`MountError::NotMounted`] or [`MountError::Unmount`].
 pub fn unmount(target: &Path) -> Result<(), MountError> {
-    // Not through a descriptor of the target, which would itself keep the mount busy.
+    // By path, as a descriptor of the target would keep the mount busy.
     rustix::mount::unmount(target, UnmountFlags::NOFOLLOW).map_err(|errno| match errno {
         Errno::BUSY => MountError::Busy { target: target.to_owned() },
         Errno::INVAL => MountError::NotMounted { target: target.to_owned() },
@@ -170,8 +168,8 @@ pub fn unmount(target: &Path) -> Result<(), MountError> {
     })
 }
 
-/// Shows the directory or file `from` (without the mounts below it) at `target` too, which must exist, be of the same kind and
-/// not be a symbolic link. A read-only bind is read-only from its first instant.
+/// Bind-mounts the directory or file `from`, without the mounts below it, at `target`, which must exist, be of the same kind and not be a
+/// symbolic link. A read-only bind is never writable, not even briefly.
 ///
 /// # Errors
 /// [`MountError::Symlink`], [`MountError::Open`] or [`MountError::Bind`].
@@ -198,12 +196,12 @@ pub fn bind(from: &Path, target: &Path, readonly: bool) -> Result<(), MountError
     attach(tree.as_fd(), place.as_fd()).map_err(|errno| error("move_mount", errno.into()))
 }
 
-/// Has the mount at `target` show a directory of its file system in place of the root: `name` right below it, which is created if it is
-/// missing, and is no symbolic link. The directory may be anybody's: nothing in it is followed. Nobody may use the mount yet.
+/// Replaces the mount at `target` by a mount of its subdirectory `name`, which is created if it is missing and must not be a symbolic
+/// link. The root directory may be writable by anyone: no link in it is followed. The mount must not be in use yet.
 ///
 /// # Errors
 /// [`MountError::Bind`], [`MountError::Busy`], [`MountError::Symlink`] or [`MountError::Open`].
-pub fn narrow(target: &Path, name: &str) -> Result<(), MountError> {
+pub fn mount_subdirectory(target: &Path, name: &str) -> Result<(), MountError> {
     let from = target.join(name);
     let error = |step: &'static str| {
         let (from, target) = (from.clone(), target.to_owned());
@@ -212,7 +210,7 @@ pub fn narrow(target: &Path, name: &str) -> Result<(), MountError> {
     let tree = {
         let root = open_target(target)?;
         match mkdirat(&root, name, Mode::from_raw_mode(0o755)) {
-            // Where nothing can be written, it may be there.
+            // On a read-only file system it may exist already.
             Ok(()) | Err(Errno::EXIST | Errno::ROFS) => {}
             Err(errno) => return Err(error("mkdir")(errno)),
         }
@@ -221,12 +219,12 @@ pub fn narrow(target: &Path, name: &str) -> Result<(), MountError> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
         open_tree(&directory, "", flags).map_err(error("open_tree"))?
     };
-    // The file system stays mounted: as that directory, so far at no place.
+    // The file system stays mounted, through the detached mount of the directory.
     unmount(target)?;
     attach(tree.as_fd(), open_target(target)?.as_fd()).map_err(error("move_mount"))
 }
 
-/// Lets the mount at `target` and those below it receive mounts from their peers, and send none (`mount --make-rslave`).
+/// Makes the mount at `target` and those below it slaves: they receive propagated mounts and propagate none (`mount --make-rslave`).
 ///
 /// # Errors
 /// [`MountError::Change`] (`EINVAL`: not a mount point), [`MountError::Symlink`] or [`MountError::Open`].
@@ -234,20 +232,20 @@ pub fn make_slave(target: &Path) -> Result<(), MountError> {
     propagate(target, MountPropagationFlags::DOWNSTREAM, "a slave")
 }
 
-/// Writes out what is dirty in the file system on a device, through one of its mounts in our own mount namespace; `false`
-/// when there is none, or it could not be done.
+/// Writes out dirty data of the file system on a device, through one of its mounts in our own mount namespace; `false` if there is no such
+/// mount, or if it failed.
 pub fn sync_device(roots: &Roots, dev: DevNo) -> bool {
     let mounts = mountinfo(roots).unwrap_or_default();
     mounts.iter().filter(|mount| mount.dev == dev).any(|mount| {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let Ok(fd) = open(&mount.mount_point, flags, Mode::empty()) else { return false };
-        // Another file system may be mounted over it.
+        // Another file system may be mounted on top.
         let is_it = fstat(&fd).is_ok_and(|stat| dev_from_raw(stat.st_dev) == dev);
         is_it && syncfs(&fd).is_ok()
     })
 }
 
-/// Opens a target without following a symbolic link and without touching what is there.
+/// Opens a target by `O_PATH`, without following a symbolic link.
 fn open_target(target: &Path) -> Result<OwnedFd, MountError> {
     let error = |errno: Errno| MountError::Open { path: target.to_owned(), source: errno.into() };
     // `link/` would be followed in spite of O_NOFOLLOW; `components` drops the slash.
@@ -275,7 +273,7 @@ fn propagate(target: &Path, kind: MountPropagationFlags, what: &'static str) -> 
     })
 }
 
-/// What the kernel wrote to a file system context: one message per read, `e `, `w ` or `i ` in front (kernel `fscontext_read`).
+/// The kernel's messages in a file system context: one message per read, prefixed by `e `, `w ` or `i ` (kernel `fscontext_read`).
 fn messages(context: BorrowedFd<'_>) -> String {
     let mut found: Vec<String> = Vec::new();
     let mut buffer = [0u8; 512];
@@ -294,7 +292,7 @@ fn clean_message(bytes: &[u8]) -> String {
     text.trim_end_matches('.').to_owned()
 }
 
-fn said(message: &str) -> String {
+fn message_suffix(message: &str) -> String {
     if message.is_empty() { String::new() } else { format!(": the kernel says: {message}") }
 }
 

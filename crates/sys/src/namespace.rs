@@ -1,24 +1,23 @@
-//! For `bulkhead run`: a process with volumes bound into its own mount namespace, and its supervisor.
+//! A process with volumes bound into its own mount namespace, and its supervisor (`bulkhead run`).
 //!
-//! Owns the two halves: [`supervise`] runs in the process that the user started; it spawns our own program again, whose hidden
-//! subcommand calls [`enter_and_exec`] and so becomes the payload. Does not choose the cgroup or the volumes.
+//! Owns both halves: [`supervise`] runs in the process that the user started, and spawns this program again; there a hidden subcommand
+//! calls [`enter_and_exec`], which becomes the payload. Does not choose the cgroup or the volumes.
 //!
 //! # Signals
-//! The payload stays in the supervisor's process group, so that job control works without our help: the terminal's Ctrl-C,
-//! Ctrl-\ and Ctrl-Z reach both at once. Signals from the terminal come from the kernel itself (`si_code` is
-//! `SI_KERNEL`); forwarding those too would deliver them twice, so they are not forwarded as long as the payload is in our
-//! process group. A hang-up of the terminal is different: it reaches the session leader alone (kernel
-//! `tty_signal_session_leader`), usually a shell, which hands it on. Where the supervisor is the session leader itself, it
-//! forwards it. A signal that some process sent with `kill` (`SI_USER`, `SI_QUEUE`, `SI_TKILL`) is forwarded, unless the
-//! payload itself sent it (`kill 0` in a script). The sender's pid alone would not do: it is 0 for the kernel, but also for a
-//! process outside our PID namespace. A `kill` of the whole process group cannot be told from one of the supervisor alone, so
-//! then the payload gets the signal twice; this errs on the side of delivery.
+//! The payload stays in the supervisor's process group, so that job control works: the terminal's Ctrl-C, Ctrl-\ and Ctrl-Z reach both.
+//! Signals of the terminal are sent by the kernel (`si_code` is `SI_KERNEL`). While the payload is in our process group they are not
+//! forwarded, or it would receive them twice. A hang-up of the terminal is different: it reaches only the session leader (kernel
+//! `tty_signal_session_leader`), usually a shell, which forwards it. If the supervisor is the session leader itself, it forwards it. A
+//! signal sent by a process with `kill` (`SI_USER`, `SI_QUEUE`, `SI_TKILL`) is forwarded, unless the payload sent it (`kill 0` in a
+//! script). The sender's pid is not sufficient to decide this: it is 0 for the kernel, but also for a process outside our PID
+//! namespace. A `kill` of the whole process group cannot be distinguished from one of the supervisor alone, so the payload then
+//! receives the signal twice rather than not at all.
 //!
-//! # A supervisor that is killed
-//! After `kill -9` of the supervisor the kernel sends the payload [`SuperviseSpec::death_signal`] (`PR_SET_PDEATHSIG`). The
-//! payload's own children do not get it, and the kernel forgets it when the payload runs a set-user-ID program or one with
-//! file capabilities, or changes its user. What lives on is still in the cgroup: `cgroup.procs` lists it, and
-//! [`crate::cgroup::kill_all`] ends it.
+//! # A killed supervisor
+//! After `kill -9` of the supervisor the kernel sends the payload [`SuperviseSpec::death_signal`] (`PR_SET_PDEATHSIG`). The payload's
+//! children do not receive it, and the kernel clears it if the payload executes a set-user-ID program or one with file capabilities, or
+//! changes its user. Surviving processes are still in the cgroup: `cgroup.procs` lists them, and [`crate::cgroup::kill_all`] kills
+//! them.
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
@@ -38,29 +37,29 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use crate::mount::{self, MountError};
 use crate::raw::{self, SIGNALFD_SIGINFO_BYTES, SignalSet};
 
-/// The signals that a supervisor hands on.
+/// The signals that a supervisor forwards.
 pub const FORWARDED: [Signal; 6] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
 
-/// `si_code` of a signal that the kernel itself sent, such as the terminal's (`<asm-generic/siginfo.h>`).
+/// `si_code` of a signal sent by the kernel, such as the terminal's (`<asm-generic/siginfo.h>`).
 const SI_KERNEL: i32 = 0x80;
 
-/// A directory or file that is shown to the payload at another place too.
+/// A bind mount for the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// What is shown.
+    /// The source, a directory or file.
     pub source: PathBuf,
-    /// Where; it must exist.
+    /// The target, which must exist.
     pub target: PathBuf,
-    /// Whether it cannot be written there.
+    /// Whether the bind is read-only.
     pub readonly: bool,
 }
 
-/// What the payload is and where it runs.
+/// The payload and its environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EnterSpec {
-    /// Bind mounts, done in this order. When there are none the mount namespace is not unshared.
+    /// Bind mounts, applied in this order. Without any, the mount namespace is not unshared.
     pub binds: Vec<Bind>,
-    /// Working directory, looked up after the binds; `None` keeps the path of the present one.
+    /// Working directory, resolved after the binds; `None` keeps the present path.
     pub cwd: Option<PathBuf>,
     /// Program and arguments. A program without a slash is looked up in `PATH` of `env`.
     pub argv: Vec<OsString>,
@@ -71,10 +70,10 @@ pub struct EnterSpec {
 /// The payload could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum EnterError {
-    /// There is no program to run.
+    /// The argument vector is empty.
     #[error("no command to run")]
     NoCommand,
-    /// No mount namespace of our own.
+    /// The mount namespace could not be unshared.
     #[error("cannot unshare the mount namespace")]
     Unshare {
         /// The operating system's reason.
@@ -84,7 +83,7 @@ pub enum EnterError {
     /// A mount operation in the new mount namespace failed.
     #[error("cannot set up the mount namespace")]
     Mount {
-        /// Which one and why.
+        /// The cause.
         #[source]
         source: MountError,
     },
@@ -109,8 +108,8 @@ pub enum EnterError {
 }
 
 impl EnterError {
-    /// The exit code by the convention of shells and `docker run`: 127 when the program is not there, 126 when it cannot be
-    /// executed, 125 for everything before it.
+    /// The exit code by the convention of shells and `docker run`: 127 if the program does not exist, 126 if it cannot be executed, 125 for
+    /// earlier failures.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -121,33 +120,33 @@ impl EnterError {
     }
 }
 
-/// What a supervisor starts.
+/// The child that a supervisor starts.
 #[derive(Clone, Debug)]
 pub struct SuperviseSpec {
     /// The program, usually `/proc/self/exe`.
     pub program: PathBuf,
-    /// What it sees as its own name (`argv[0]`).
+    /// Its `argv[0]`.
     pub arg0: OsString,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// What the kernel sends to the child when the supervisor dies; `None` lets it live on.
+    /// Signal that the kernel sends to the child when the supervisor dies; `None` for no signal.
     pub death_signal: Option<Signal>,
 }
 
-/// How a supervised process ended.
+/// How a supervised process exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitOutcome {
-    /// Its exit code, or 128 + the number of the signal that ended it, as shells report it.
+    /// Its exit code, or 128 + the number of the signal that killed it, as shells report it.
     pub code: u8,
-    /// The number of the signal that ended it.
+    /// The number of the signal that killed it.
     pub signal: Option<i32>,
 }
 
 /// The supervisor could not start or watch its child.
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
-    /// The signals could not be taken over.
-    #[error("cannot take over the signals for {program}")]
+    /// The signals could not be redirected to the supervisor.
+    #[error("cannot set up signal forwarding for {program}")]
     Signals {
         /// The program.
         program: PathBuf,
@@ -164,7 +163,7 @@ pub enum SuperviseError {
         #[source]
         source: io::Error,
     },
-    /// The child, which may be running still, cannot be watched.
+    /// The child, which may still be running, cannot be watched.
     #[error("cannot wait for process {pid} ({program})")]
     Wait {
         /// The child.
@@ -177,16 +176,16 @@ pub enum SuperviseError {
     },
 }
 
-/// Becomes the payload: makes a mount namespace whose mounts do not spread to the host (while the host's
-/// still arrive), binds, and executes. On success it does not return.
+/// Becomes the payload: creates a mount namespace that receives the host's mounts but propagates none, applies the binds, and executes the
+/// program. Does not return on success.
 ///
-/// For a fresh process with a single thread: after an error the process is half way there and must exit.
+/// For a new process with a single thread. After an error the process is in an intermediate state and must exit.
 ///
 /// # Errors
 /// [`EnterError`]; its [`EnterError::exit_code`] is the code to exit with.
 pub fn enter_and_exec(spec: &EnterSpec) -> Result<Infallible, EnterError> {
     let (program, args) = spec.argv.split_first().ok_or(EnterError::NoCommand)?;
-    // Entered again below, because a bind may have covered it. One that has been deleted is kept as it is.
+    // Entered again below, because a bind may have hidden it. A deleted directory is kept.
     let cwd = spec.cwd.clone().or_else(|| std::env::current_dir().ok());
     if !spec.binds.is_empty() {
         // SAFETY: CLONE_NEWNS unshares no descriptor table, which is the only hazard that the function names.
@@ -203,20 +202,20 @@ pub fn enter_and_exec(spec: &EnterSpec) -> Result<Infallible, EnterError> {
     Err(EnterError::Exec { program: program.clone(), source: exec(program, args, &spec.env) })
 }
 
-/// Starts a child, hands on the [`FORWARDED`] signals (see the module's page), and waits for its end.
+/// Starts a child, forwards the [`FORWARDED`] signals (see the module's documentation), and waits for its exit.
 ///
-/// Call it from the main thread, before there is any other: signals are blocked in this thread only, and the kernel takes the
-/// end of the *thread* that started the child for the end of its parent. `SIGCHLD` gets its default disposition, since
-/// otherwise the exit code could be lost.
+/// Call it from the main thread, before starting others: signals are blocked in this thread only, and the kernel treats the exit of the
+/// *thread* that started the child as the death of its parent. Resets `SIGCHLD` to its default disposition, as otherwise the exit code
+/// could be lost.
 ///
 /// # Errors
 /// [`SuperviseError`].
 pub fn supervise(spec: &SuperviseSpec) -> Result<ExitOutcome, SuperviseError> {
     let signals_error = |source| SuperviseError::Signals { program: spec.program.clone(), source };
     raw::reset_disposition(Signal::CHILD).map_err(signals_error)?;
-    let set = SignalSet::of(&FORWARDED).map_err(signals_error)?;
+    let set = SignalSet::from_signals(&FORWARDED).map_err(signals_error)?;
     let incoming = set.descriptor().map_err(signals_error)?;
-    // Blocked before the child exists: from here on no signal is lost.
+    // Blocked before the child exists, so that no signal is lost.
     let old_mask = set.block().map_err(signals_error)?;
     let outcome = spawn(spec, old_mask)
         .map_err(|source| SuperviseError::Spawn { program: spec.program.clone(), source })
@@ -228,19 +227,19 @@ pub fn supervise(spec: &SuperviseSpec) -> Result<ExitOutcome, SuperviseError> {
                 source,
             })
         });
-    // Signals that came for the child after its end (the Ctrl-C that ended it) must not end us before we report.
+    // Signals that arrive after the child's exit (such as the Ctrl-C that killed it) must not kill us before we report.
     while matches!(read_signal(incoming.as_fd()), Ok(Some(_))) {}
     old_mask.install().map_err(signals_error)?;
     outcome
 }
 
-#[expect(clippy::disallowed_methods, reason = "becomes the user's program, which is no helper program")]
+#[expect(clippy::disallowed_methods, reason = "executes the user's program, which is not a helper program")]
 fn exec(program: &OsStr, args: &[OsString], env: &[(OsString, OsString)]) -> io::Error {
     let env = env.iter().map(|(key, value)| (key, value));
     Command::new(program).args(args).env_clear().envs(env).exec()
 }
 
-#[expect(clippy::disallowed_methods, reason = "starts our own program again, which is no helper program")]
+#[expect(clippy::disallowed_methods, reason = "starts this program again, which is not a helper program")]
 fn spawn(spec: &SuperviseSpec, mask: SignalSet) -> io::Result<Child> {
     let mut command = Command::new(&spec.program);
     command.arg0(&spec.arg0).args(&spec.args);
@@ -255,8 +254,8 @@ fn spawn(spec: &SuperviseSpec, mask: SignalSet) -> io::Result<Child> {
         }
         mask.install()
     };
-    // SAFETY: between fork and exec the closure makes only system calls; it neither allocates, locks nor unwinds, and owns
-    // all that it uses (plain values).
+    // SAFETY: between fork and exec the closure makes only system calls; it neither allocates, locks nor unwinds, and owns all values
+    // that it uses.
     unsafe { command.pre_exec(prepare) };
     command.spawn()
 }
@@ -282,7 +281,7 @@ fn watch(child: &mut Child, incoming: BorrowedFd<'_>) -> io::Result<ExitOutcome>
             let Some(signal) = Signal::from_named_raw(info.signal) else { continue };
             if is_for_child(info, child.id(), terminal) {
                 match pidfd_send_signal(&pidfd, signal) {
-                    // It has ended: the next poll says so.
+                    // It has exited, which the next poll reports.
                     Ok(()) | Err(Errno::SRCH) => {}
                     Err(errno) => return Err(errno.into()),
                 }
@@ -291,17 +290,17 @@ fn watch(child: &mut Child, incoming: BorrowedFd<'_>) -> io::Result<ExitOutcome>
     }
 }
 
-/// What `signalfd` tells about a signal.
+/// A signal, as reported by `signalfd`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SignalInfo {
     signal: i32,
-    /// `si_code`: who sent it.
+    /// `si_code`: the kind of sender.
     code: i32,
     /// Sender; 0 for the kernel and for processes outside our PID namespace.
     sender: u32,
 }
 
-/// Whom the terminal's signals reach.
+/// Processes that receive the terminal's signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Terminal {
     /// The child is in our process group.
@@ -310,7 +309,7 @@ struct Terminal {
     we_lead: bool,
 }
 
-/// Whether a signal is handed on; the module's page says why.
+/// Whether a signal is forwarded; see the module's documentation.
 fn is_for_child(info: SignalInfo, child: u32, terminal: Terminal) -> bool {
     if info.code != SI_KERNEL {
         return info.sender != child;
@@ -319,7 +318,7 @@ fn is_for_child(info: SignalInfo, child: u32, terminal: Terminal) -> bool {
     !terminal.in_our_group || is_hang_up && terminal.we_lead
 }
 
-/// The next pending signal; `None` when there is none.
+/// The next pending signal; `None` if there is none.
 fn read_signal(incoming: BorrowedFd<'_>) -> io::Result<Option<SignalInfo>> {
     let mut buffer = [0u8; SIGNALFD_SIGINFO_BYTES];
     loop {

@@ -1,4 +1,4 @@
-//! Packets between processes of this host (`AF_UNIX`, `SOCK_SEQPACKET`), with a descriptor in one of them where need be.
+//! Packets between processes on this host (`AF_UNIX`, `SOCK_SEQPACKET`), optionally with a file descriptor.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -15,7 +15,7 @@ use rustix::net::{
 
 use crate::process::Handle;
 
-/// How many can wait to be accepted.
+/// Backlog of pending connections.
 const BACKLOG: i32 = 128;
 
 fn socket() -> io::Result<OwnedFd> {
@@ -23,23 +23,23 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Listens at a path, at which nothing may be. Only the user that this process runs as can connect.
+/// Listens at a path, which must not exist. Only the user of this process can connect.
 ///
 /// # Errors
 /// The operating system's.
 pub fn listen_at(path: &Path) -> io::Result<OwnedFd> {
     let listener = socket()?;
     bind(&listener, &SocketAddrUnix::new(path)?)?;
-    // Nobody can connect before it listens.
+    // Connecting is impossible before it listens, so there is no window with wrong permissions.
     chmod(path, Mode::RUSR | Mode::WUSR)?;
     listen(&listener, BACKLOG)?;
     Ok(listener)
 }
 
-/// Connects to who listens at a path, without waiting for it. Receiving waits then.
+/// Connects to the listener at a path, without waiting. Receiving on the connection blocks.
 ///
 /// # Errors
-/// The operating system's: `NotFound` and `ConnectionRefused` where nobody listens, `WouldBlock` where too many connect.
+/// The operating system's: `NotFound` and `ConnectionRefused` without a listener, `WouldBlock` if the backlog is full.
 pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
     connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -48,7 +48,7 @@ pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Two ends that are connected with each other. Sending and receiving wait.
+/// A pair of connected sockets. Sending and receiving block.
 ///
 /// # Errors
 /// The operating system's.
@@ -56,7 +56,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Accepts a connection, if somebody waits. Neither sending nor receiving waits on it.
+/// Accepts a pending connection, if any. Sending and receiving on it do not block.
 ///
 /// # Errors
 /// The operating system's.
@@ -67,7 +67,7 @@ pub fn accept_one(listener: impl AsFd) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// The process that listened at the other end of a connection; `None` when it is gone.
+/// The process at the other end of a connection; `None` if it has exited.
 ///
 /// # Errors
 /// The operating system's.
@@ -75,15 +75,15 @@ pub fn peer(connection: impl AsFd) -> io::Result<Option<Handle>> {
     Handle::open(sockopt::socket_peercred(connection)?.pid)
 }
 
-/// How long receiving from a connection waits.
+/// Sets the time limit of receiving on a connection.
 ///
 /// # Errors
 /// The operating system's.
-pub fn limit(connection: impl AsFd, limit: std::time::Duration) -> io::Result<()> {
+pub fn set_receive_timeout(connection: impl AsFd, limit: std::time::Duration) -> io::Result<()> {
     Ok(sockopt::set_socket_timeout(connection, sockopt::Timeout::Recv, Some(limit))?)
 }
 
-/// Sends a packet, with a descriptor if one is given.
+/// Sends a packet, optionally with a descriptor.
 ///
 /// # Errors
 /// The operating system's.
@@ -101,16 +101,15 @@ pub fn send(connection: impl AsFd, packet: &[u8], descriptor: Option<BorrowedFd<
     }
 }
 
-/// Receives a packet of at most the buffer's length, and the descriptor that came with it. The packet is empty when there will be no
-/// more.
+/// Receives a packet of at most the buffer's length, with its descriptor if it has one. The packet is empty at the end of the connection.
 ///
 /// # Errors
-/// The operating system's; `InvalidData` for a packet that is longer.
+/// The operating system's; `InvalidData` for a longer packet.
 pub fn receive(connection: impl AsFd, buffer: &mut [u8]) -> io::Result<(&[u8], Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(buffer)];
-    // With a limit, any signal interrupts it.
+    // With a time limit, any signal interrupts it.
     let received = retry_on_intr(|| recvmsg(&connection, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC))?;
     if received.flags.contains(rustix::net::ReturnFlags::TRUNC) {
         return Err(io::ErrorKind::InvalidData.into());
@@ -129,7 +128,7 @@ mod tests {
     use std::io::Read as _;
 
     #[test]
-    fn packets_and_descriptors_arrive_as_they_were_sent() {
+    fn packets_and_descriptors_are_transferred() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         assert_eq!(connect_to(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -149,7 +148,7 @@ mod tests {
         assert_eq!(text, "text");
         assert_eq!(receive(&other, &mut buffer).unwrap_err().kind(), io::ErrorKind::InvalidData);
         assert!(peer(&other).unwrap().is_some());
-        limit(&one, std::time::Duration::from_millis(1)).unwrap();
+        set_receive_timeout(&one, std::time::Duration::from_millis(1)).unwrap();
         assert_eq!(receive(&one, &mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(other);
         assert!(receive(&one, &mut buffer).unwrap().0.is_empty());

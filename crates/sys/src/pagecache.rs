@@ -1,5 +1,5 @@
-//! What of a file is in the page cache (`cachestat(2)`), asked without starting I/O: a read that must not wait
-//! (`RWF_NOWAIT`) starts readahead before it says that it would have to.
+//! Page cache residency of a file (`cachestat(2)`), without starting I/O. A non-blocking read (`RWF_NOWAIT`) of uncached data would start
+//! readahead before it fails.
 
 use std::io;
 use std::mem::size_of;
@@ -11,46 +11,46 @@ const SYS_CACHESTAT: libc::c_long = 451;
 
 /// `struct cachestat_range`.
 #[repr(C)]
-struct Asked {
+struct CacheStatRange {
     offset: u64,
     len: u64,
 }
 
-/// `struct cachestat`: numbers of pages.
+/// `struct cachestat`: page counts.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStat {
-    /// In the cache.
+    /// Cached pages.
     pub cached: u64,
-    /// Of these, changed and not yet written.
+    /// Cached pages that are dirty.
     pub dirty: u64,
-    /// Of these, being written.
+    /// Cached pages under writeback.
     pub writeback: u64,
-    /// Not in the cache any more.
+    /// Evicted pages.
     pub evicted: u64,
-    /// Of these, not long ago.
+    /// Evicted pages that were evicted recently.
     pub recently_evicted: u64,
 }
 
-const _: () = assert!(size_of::<Asked>() == 16 && size_of::<CacheStat>() == 40);
+const _: () = assert!(size_of::<CacheStatRange>() == 16 && size_of::<CacheStat>() == 40);
 
-/// What of a range of bytes is in the page cache.
+/// Page cache residency of a range of bytes.
 ///
 /// # Errors
-/// The operating system's: `ENOSYS` before Linux 6.5, `EOPNOTSUPP` for what has no page cache.
+/// The operating system's: `ENOSYS` before Linux 6.5, `EOPNOTSUPP` for files without page cache.
 pub fn stat(file: impl AsFd, range: &Range<u64>) -> io::Result<CacheStat> {
-    let asked = Asked { offset: range.start, len: range.end.saturating_sub(range.start) };
+    let request = CacheStatRange { offset: range.start, len: range.end.saturating_sub(range.start) };
     let mut stat = CacheStat::default();
     let fd = file.as_fd().as_raw_fd();
-    // SAFETY: the kernel reads one `struct cachestat_range` and writes one `struct cachestat`, both of which live through the call.
-    let done = unsafe { libc::syscall(SYS_CACHESTAT, fd, &raw const asked, &raw mut stat, 0) };
+    // SAFETY: the kernel reads one `struct cachestat_range` and writes one `struct cachestat`, both of which outlive the call.
+    let done = unsafe { libc::syscall(SYS_CACHESTAT, fd, &raw const request, &raw mut stat, 0) };
     if done == 0 { Ok(stat) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether the kernel can be asked.
+/// Whether the kernel supports `cachestat(2)`.
 #[must_use]
 pub fn is_available() -> bool {
-    // It looks for the file before it looks at what is asked.
+    // Any descriptor will do: only ENOSYS means that the call is missing.
     let standard_input = std::io::stdin();
     !matches!(stat(&standard_input, &(0..1)), Err(error) if error.raw_os_error() == Some(libc::ENOSYS))
 }
@@ -61,7 +61,7 @@ mod tests {
     use std::os::unix::fs::FileExt as _;
 
     #[test]
-    fn what_was_written_is_cached_and_what_was_not_is_not() {
+    fn written_pages_are_cached_and_holes_are_not() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 20).unwrap();
         file.write_all_at(&[1; 8192], 4096).unwrap();

@@ -1,7 +1,7 @@
-//! What this host can do: kernel interfaces and helper programs that are there.
+//! Capabilities of this host: available kernel interfaces and helper programs.
 //!
-//! Owns the looking. Reports facts only: what follows from them (which backend, which controller, what the doctor says) is
-//! decided elsewhere, and nothing is concluded from the kernel's version.
+//! Owns probing. Reports facts only: consequences (backend, controller, findings) are decided elsewhere, and nothing is inferred from the
+//! kernel's version.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,7 @@ use crate::iocost;
 use crate::roots::Roots;
 use crate::tool;
 
-/// The helper programs that Bulkhead can make use of.
+/// The helper programs that Bulkhead can use.
 pub const PROGRAMS: [&str; 15] = [
     "mkfs.ext4",
     "e2fsck",
@@ -36,38 +36,38 @@ pub const PROGRAMS: [&str; 15] = [
     "fio",
 ];
 
-/// Whether a kernel interface can be used.
+/// Availability of a kernel interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
-    /// Neither in the kernel nor as a module, as far as can be seen.
+    /// Neither built in nor found as a module.
     Absent,
     /// A module for the running kernel is installed, but not loaded.
     Loadable,
-    /// It is there now.
+    /// Available now.
     Ready,
 }
 
 impl Presence {
-    /// Whether it is there or can be loaded.
+    /// Whether it is available or can be loaded.
     #[must_use]
     pub fn is_possible(self) -> bool {
         self != Self::Absent
     }
 }
 
-/// What was found on the host. Whatever could not be read counts as absent and has a finding.
+/// Facts about the host. A fact that could not be read counts as absent, and has a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HostFacts {
-    /// `uname -r`; empty when it cannot be read. For reports and for finding modules, not for comparing.
+    /// `uname -r`; empty if it cannot be read. For reports and for locating modules, not for comparisons.
     pub kernel_release: String,
     /// How cgroups are mounted.
     pub cgroup_mode: Mode,
-    /// Controllers that the v2 hierarchy has to give at its root.
+    /// Controllers available at the root of the v2 hierarchy.
     pub cgroup_controllers: BTreeSet<String>,
     /// Pressure stall information can be read (`/proc/pressure/io`).
     pub psi: bool,
-    /// The io.cost controller is in the kernel (`io.cost.qos` at the root of the hierarchy).
+    /// The kernel has the io.cost controller (`io.cost.qos` at the root of the hierarchy).
     pub iocost: bool,
     /// The BFQ I/O scheduler.
     pub bfq: Presence,
@@ -77,7 +77,7 @@ pub struct HostFacts {
     pub device_mapper: Presence,
     /// The device mapper's thin provisioning target.
     pub dm_thin: Presence,
-    /// Block devices served by a process (`/dev/ublk-control`).
+    /// ublk, block devices served by a process (`/dev/ublk-control`).
     pub ublk: Presence,
     /// The ext4 file system.
     pub ext4: Presence,
@@ -85,28 +85,29 @@ pub struct HostFacts {
     pub xfs: Presence,
     /// We run as root (effective user ID 0).
     pub is_root: bool,
-    /// Where each of [`PROGRAMS`] is.
+    /// Path of each of [`PROGRAMS`].
     pub programs: BTreeMap<String, Option<PathBuf>>,
-    /// What could not be read, and why; and what is done without. Reported beside the facts.
+    /// Facts that could not be read, with the reason, and missing features. Reported separately from the facts.
     #[serde(skip)]
     pub findings: Vec<Finding>,
 }
 
-/// Looks at the host. Loads no module and changes nothing.
+/// Probes the host. Loads no module and changes nothing.
 #[must_use]
 pub fn probe(roots: &Roots) -> HostFacts {
     let mut findings = Vec::new();
-    let kernel_release = note(&mut findings, "the kernel's release", read(&roots.proc.join("sys/kernel/osrelease")))
-        .map(|text| text.trim().to_owned())
-        .unwrap_or_default();
+    let kernel_release =
+        ok_or_note(&mut findings, "the kernel's release", read(&roots.proc.join("sys/kernel/osrelease")))
+            .map(|text| text.trim().to_owned())
+            .unwrap_or_default();
     let cgroup_controllers =
-        note(&mut findings, "the cgroup controllers", cgroup::controllers(roots)).unwrap_or_default();
+        ok_or_note(&mut findings, "the cgroup controllers", cgroup::controllers(roots)).unwrap_or_default();
     if cgroup::mode(roots) == Mode::V2 && !cgroup_controllers.is_empty() && !cgroup_controllers.contains("cpu") {
         findings.push(health::no_cpu_controller());
     }
     let modules = Modules::read(roots, &kernel_release, &mut findings);
-    let filesystems =
-        note(&mut findings, "the kernel's file systems", read(&roots.proc.join("filesystems"))).unwrap_or_default();
+    let filesystems = ok_or_note(&mut findings, "the kernel's file systems", read(&roots.proc.join("filesystems")))
+        .unwrap_or_default();
     let file_system = |name: &str| {
         if lists_file_system(&filesystems, name) { Presence::Ready } else { modules.presence(name) }
     };
@@ -119,7 +120,7 @@ pub fn probe(roots: &Roots) -> HostFacts {
         psi: has_psi(roots, &mut findings),
         iocost: iocost::is_supported(roots),
         bfq: if schedulers.contains("bfq") { Presence::Ready } else { modules.presence("bfq") },
-        // A node of a module that is not loaded yet may exist (kmod static nodes); opening it loads the module.
+        // The node may exist before the module is loaded (kmod static nodes); opening it loads the module.
         loopdev: device("loop-control", "loop"),
         device_mapper: device("mapper/control", "dm_mod"),
         dm_thin: modules.presence("dm_thin_pool"),
@@ -146,11 +147,11 @@ struct Modules {
 impl Modules {
     fn read(roots: &Roots, release: &str, findings: &mut Vec<Finding>) -> Self {
         let mut lists = [BTreeSet::new(), BTreeSet::new()];
-        // A release with a slash would lead elsewhere; no kernel has one.
+        // A release with a slash would escape the directory; no kernel has one.
         if !release.is_empty() && !release.contains('/') {
             let base = roots.sys.parent().unwrap_or(Path::new("/")).join("lib/modules").join(release);
             for (list, file) in lists.iter_mut().zip(["modules.builtin", "modules.dep"]) {
-                let text = note(findings, "the list of kernel modules", read(&base.join(file)));
+                let text = ok_or_note(findings, "the list of kernel modules", read(&base.join(file)));
                 *list = text.map(|text| parse_modules(&text)).unwrap_or_default();
             }
         }
@@ -191,9 +192,10 @@ fn lists_file_system(text: &str, name: &str) -> bool {
 
 fn schedulers(roots: &Roots, findings: &mut Vec<Finding>) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    let entries = note(findings, "the block devices", with_path(&roots.sys.join("block"), |dir| fs::read_dir(dir)));
+    let entries =
+        ok_or_note(findings, "the block devices", with_path(&roots.sys.join("block"), |dir| fs::read_dir(dir)));
     for entry in entries.into_iter().flatten().flatten() {
-        // A device that went away, or has no queue, has no scheduler to list.
+        // A device that has vanished, or has no queue, has no scheduler.
         if let Ok(text) = fs::read_to_string(entry.path().join("queue/scheduler")) {
             found.extend(parse_schedulers(&text));
         }
@@ -202,22 +204,22 @@ fn schedulers(roots: &Roots, findings: &mut Vec<Finding>) -> BTreeSet<String> {
 }
 
 fn has_psi(roots: &Roots, findings: &mut Vec<Finding>) -> bool {
-    // With psi=0 on the command line the file may exist and refuse to be read.
+    // With psi=0 on the kernel command line the file may exist but be unreadable.
     let file = roots.proc.join("pressure/io");
-    file.exists() && note(findings, "pressure stall information", read(&file)).is_some()
+    file.exists() && ok_or_note(findings, "pressure stall information", read(&file)).is_some()
 }
 
 fn read(path: &Path) -> io::Result<String> {
     with_path(path, |path| fs::read_to_string(path))
 }
 
-/// Names the path in the error.
+/// Adds the path to the error.
 fn with_path<T>(path: &Path, act: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     act(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-/// The value, or a finding about why there is none.
-fn note<T>(findings: &mut Vec<Finding>, what: &str, result: io::Result<T>) -> Option<T> {
+/// The value; adds a finding for an error.
+fn ok_or_note<T>(findings: &mut Vec<Finding>, what: &str, result: io::Result<T>) -> Option<T> {
     let finding = |error| Finding::new(FindingId::FactUnreadable, HOST, format!("cannot read {what}: {error}"));
     result.map_err(|error| findings.push(finding(error))).ok()
 }
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_host_is_seen() {
+    fn all_facts_of_a_host_are_detected() {
         let base = tempfile::tempdir().unwrap();
         let roots = Roots::under(base.path());
         put(&roots.proc.join("sys/kernel/osrelease"), "6.12.0-amd64\n");
@@ -271,29 +273,29 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_host_is_all_absent_with_reasons() {
+    fn on_an_empty_host_everything_is_absent_with_reasons() {
         let base = tempfile::tempdir().unwrap();
         let facts = probe(&Roots::under(base.path()));
         assert_eq!(facts.cgroup_mode, Mode::None);
         assert!(!facts.psi && !facts.iocost);
         let all = [facts.bfq, facts.loopdev, facts.device_mapper, facts.dm_thin, facts.ublk, facts.ext4, facts.xfs];
         assert!(all.iter().all(|p| *p == Presence::Absent));
-        let told: Vec<&String> = facts.findings.iter().map(|finding| &finding.evidence).collect();
-        assert!(told.iter().any(|text| text.starts_with("cannot read the kernel's release: ")), "{told:?}");
-        assert!(told.iter().all(|text| text.contains(&*base.path().to_string_lossy())), "{told:?}");
+        let evidence: Vec<&String> = facts.findings.iter().map(|finding| &finding.evidence).collect();
+        assert!(evidence.iter().any(|text| text.starts_with("cannot read the kernel's release: ")), "{evidence:?}");
+        assert!(evidence.iter().all(|text| text.contains(&*base.path().to_string_lossy())), "{evidence:?}");
     }
 
     #[test]
-    fn this_host_can_be_probed_and_shown() {
+    fn this_host_can_be_probed_and_serialised() {
         let facts = probe(&Roots::host());
         assert!(!facts.kernel_release.is_empty());
         let json = serde_json::to_value(&facts).unwrap();
         assert!(json["bfq"].is_string() && json["cgroup_mode"].is_string() && json["programs"].is_object());
-        assert!(json.get("findings").is_none(), "they are not facts");
+        assert!(json.get("findings").is_none(), "findings are not facts");
     }
 
     #[test]
-    fn module_lists_are_read() {
+    fn module_lists_are_parsed() {
         let names = parse_modules("kernel/drivers/md/dm-mod.ko.zst: x\nkernel/a/b.ko\nnonsense\n\n");
         assert_eq!(names.into_iter().collect::<Vec<_>>(), ["b", "dm_mod"]);
         assert!(lists_file_system("nodev\tproc\n\txfs\n", "xfs") && !lists_file_system("\txfsx\n", "xfs"));

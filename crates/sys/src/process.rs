@@ -1,4 +1,4 @@
-//! Facts about processes from `/proc` (proc_pid_stat(5)), and waiting for their end.
+//! Facts about processes from `/proc` (proc_pid_stat(5)), and waiting for their exit.
 
 use std::fs;
 use std::io;
@@ -15,23 +15,23 @@ use rustix::process::{
 use crate::raw;
 use crate::roots::Roots;
 
-/// Start time of a process in clock ticks after boot; `None` when there is no such process, or it is a zombie.
+/// Start time of a process in clock ticks after boot; `None` if there is no such process, or it is a zombie.
 ///
-/// Together with the pid it tells a process from a later one that was given the same pid.
+/// Together with the pid it distinguishes a process from a later one with the same pid.
 #[must_use]
 pub fn start_time(roots: &Roots, pid: u32) -> Option<u64> {
     let stat = fs::read(roots.proc.join(pid.to_string()).join("stat")).ok()?;
     parse_start_time(&stat)
 }
 
-/// The process that has started a process, or has inherited it; `None` when there is no such process, or it is a zombie.
+/// The parent of a process; `None` if there is no such process, or it is a zombie.
 #[must_use]
 pub fn parent(roots: &Roots, pid: u32) -> Option<u32> {
     let stat = fs::read(roots.proc.join(pid.to_string()).join("stat")).ok()?;
     field(&stat, 4)?.parse().ok()
 }
 
-/// The files that a process has open, as `/proc/PID/fd` names them; none when it is gone.
+/// Open files of a process, by the links in `/proc/PID/fd`; empty if it has exited.
 ///
 /// # Errors
 /// The operating system's.
@@ -40,17 +40,17 @@ pub fn open_files(roots: &Roots, pid: u32) -> io::Result<Vec<PathBuf>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
-    // One that was closed since it was listed is not open.
+    // A file that was closed after it was listed is omitted.
     Ok(entries.filter_map(Result::ok).filter_map(|entry| fs::read_link(entry.path()).ok()).collect())
 }
 
-/// How many files a process can open that is to open many, where it may raise the limit: as systemd has it.
+/// Limit on open files of a process that needs many, if it is privileged: systemd's value.
 const MANY_FILES: u64 = 1 << 19;
 
-/// How many files programs can open that were told nothing else. Those that use select(2) cannot use more.
-const USUAL_FILES: u64 = 1024;
+/// Default limit on open files of programs. select(2) does not support more.
+const DEFAULT_FILES: u64 = 1024;
 
-/// Lets this process open many files (`RLIMIT_NOFILE`): as many as it may at most, and with privileges at least [`MANY_FILES`].
+/// Raises this process's limit on open files (`RLIMIT_NOFILE`) to its hard limit, or if privileged at least to [`MANY_FILES`].
 ///
 /// # Errors
 /// The operating system's.
@@ -63,17 +63,17 @@ pub fn raise_open_files() -> io::Result<()> {
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
 
-/// Takes [`raise_open_files`] back, for a program that is not to notice it. Allocates nothing, so that it can be done between fork and exec.
+/// Reverts [`raise_open_files`] for a helper program. Does not allocate, so that it can be called between fork and exec.
 ///
 /// # Errors
 /// The operating system's.
 pub(crate) fn reset_open_files() -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
-    let current = limit.maximum.map_or(USUAL_FILES, |maximum| maximum.min(USUAL_FILES));
+    let current = limit.maximum.map_or(DEFAULT_FILES, |maximum| maximum.min(DEFAULT_FILES));
     Ok(setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit })?)
 }
 
-/// Has the calling thread run before all that have no or a lower real-time priority (`SCHED_FIFO`; 1 to 99).
+/// Sets the real-time priority of the calling thread (`SCHED_FIFO`; 1 to 99).
 ///
 /// # Errors
 /// The operating system's.
@@ -81,12 +81,12 @@ pub fn set_realtime(priority: u8) -> io::Result<()> {
     raw::set_realtime(i32::from(priority))
 }
 
-/// A process that is there, or was: another that is given its pid is not taken for it (pidfd_open(2)).
+/// A handle to a process, alive or not, which is never confused with a later one of the same pid (pidfd_open(2)).
 #[derive(Debug)]
 pub struct Handle(OwnedFd);
 
 impl Handle {
-    /// The process with this pid; `None` when there is none.
+    /// The process with this pid; `None` if there is none.
     ///
     /// # Errors
     /// The operating system's.
@@ -97,7 +97,7 @@ impl Handle {
         }
     }
 
-    /// Ends it (`SIGKILL`); one that has ended stays so.
+    /// Kills it (`SIGKILL`); succeeds if it has exited already.
     ///
     /// # Errors
     /// The operating system's.
@@ -108,7 +108,7 @@ impl Handle {
         }
     }
 
-    /// Waits until it has ended, whoever's child it is; `false` when it is still there after `limit`.
+    /// Waits until it has exited, whether it is our child or not; `false` on timeout.
     ///
     /// # Errors
     /// The operating system's.
@@ -132,7 +132,7 @@ impl AsFd for Handle {
     }
 }
 
-/// [`Handle::wait_until_ended`] by pid; one that is not there has ended.
+/// [`Handle::wait_until_ended`] by pid; `true` if there is no such process.
 ///
 /// # Errors
 /// The operating system's.
@@ -140,22 +140,22 @@ pub fn wait_until_ended(pid: Pid, limit: Duration) -> io::Result<bool> {
     Handle::open(pid)?.map_or(Ok(true), |process| process.wait_until_ended(limit))
 }
 
-/// Asks a process to end (`SIGTERM`).
+/// Sends `SIGTERM` to a process.
 ///
 /// # Errors
-/// The operating system's, when there is no such process.
+/// The operating system's, also if there is no such process.
 pub fn terminate(pid: u32) -> io::Result<()> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
     Ok(kill_process(pid, Signal::TERM)?)
 }
 
-/// Waits a moment between two looks at something that sends no event; an early return by a signal does no harm.
+/// Waits between two polls of a state that has no event. A signal may end the wait early, which is harmless.
 pub fn pause(time: Duration) {
     let timeout = Timespec::try_from(time).unwrap_or_default();
     let _ = poll(&mut [], Some(&timeout));
 }
 
-/// Whether this process ignores a signal (by number): `nohup`, and shells without job control, start programs that way.
+/// Whether this process ignores a signal (by number), as in programs started by `nohup` or by shells without job control.
 #[must_use]
 pub fn is_ignored(roots: &Roots, signal: i32) -> bool {
     let status = fs::read_to_string(roots.proc.join("self/status")).unwrap_or_default();
@@ -165,14 +165,14 @@ pub fn is_ignored(roots: &Roots, signal: i32) -> bool {
     mask.zip(bit).and_then(|(mask, bit)| mask.checked_shr(bit)).is_some_and(|rest| rest & 1 == 1)
 }
 
-/// Field 22. The name in parentheses may itself contain parentheses and spaces, so the fields are counted from the last one.
+/// Field 22 of `/proc/PID/stat`.
 fn parse_start_time(stat: &[u8]) -> Option<u64> {
     field(stat, 22)?.parse().ok()
 }
 
 /// A field of `/proc/PID/stat`, by its number in proc_pid_stat(5), from 4 on; none of a zombie.
 fn field(stat: &[u8], number: usize) -> Option<&str> {
-    // The name of the program, which comes before, may have spaces and parentheses.
+    // The preceding name of the program may contain spaces and parentheses, so the fields are counted from the last one.
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     let mut fields = std::str::from_utf8(stat.get(end + 1..)?).ok()?.split_ascii_whitespace();
     if matches!(fields.next()?, "Z" | "X") {
@@ -186,14 +186,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_files_can_be_open_as_may_be() {
+    fn the_limit_on_open_files_is_raised_to_the_hard_limit() {
         raise_open_files().unwrap();
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum);
     }
 
     #[test]
-    fn the_start_time_is_found_behind_any_name() {
+    fn the_start_time_is_found_after_any_name() {
         let line = |name: &str, state: &str| {
             format!("7 ({name}) {state} 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 123456 9 9 9\n").into_bytes()
         };
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn ignored_signals_are_seen() {
+    fn ignored_signals_are_detected() {
         let base = tempfile::tempdir().unwrap();
         let roots = Roots::under(base.path());
         fs::create_dir_all(roots.proc.join("self")).unwrap();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn open_files_are_named_also_when_they_are_gone() {
+    fn open_files_include_deleted_ones() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("one.layer");
         let file = fs::File::create(&path).unwrap();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_process_has_one() {
+    fn this_process_has_a_start_time_and_a_parent() {
         let roots = Roots::host();
         assert!(start_time(&roots, std::process::id()).is_some());
         assert_eq!(start_time(&roots, u32::MAX), None);

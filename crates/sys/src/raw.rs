@@ -1,7 +1,7 @@
-//! The few C library calls that `rustix` does not have: `mount_setattr(2)`, signal masks, `signalfd(2)`, `sched_setscheduler(2)`,
-//! and the process group and session of a process where their leader is outside our PID namespace (`rustix` takes the kernel's 0 for impossible).
+//! C library calls that `rustix` lacks: `mount_setattr(2)`, signal masks, `signalfd(2)`, `sched_setscheduler(2)`, and the process group and
+//! session of a process whose leader is outside our PID namespace (`rustix` assumes that the kernel never returns 0).
 //!
-//! Owns their declarations and the structures they take. Offers safe functions to the other modules of this crate; not public.
+//! Owns their declarations and structures. Provides safe functions to the other modules of this crate; not public.
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong};
 use std::fmt;
@@ -36,7 +36,7 @@ pub(crate) struct MountAttr {
     pub(crate) attr_set: u64,
     /// `MOUNT_ATTR_*` to clear.
     pub(crate) attr_clr: u64,
-    /// One of `MS_PRIVATE`, `MS_SLAVE` …, or 0 to leave the propagation alone.
+    /// One of `MS_PRIVATE`, `MS_SLAVE` …, or 0 to keep the propagation.
     pub(crate) propagation: u64,
     /// Only for id-mapped mounts.
     pub(crate) userns_fd: u64,
@@ -76,7 +76,7 @@ impl fmt::Debug for SignalSet {
 
 impl SignalSet {
     /// The set of these signals.
-    pub(crate) fn of(signals: &[Signal]) -> io::Result<Self> {
+    pub(crate) fn from_signals(signals: &[Signal]) -> io::Result<Self> {
         let mut set = Self([0; _]);
         // SAFETY: `set` is a live, writable sigset_t: its size is asserted above and the reference outlives the call.
         check(unsafe { sigemptyset(&raw mut set) })?;
@@ -87,7 +87,7 @@ impl SignalSet {
         Ok(set)
     }
 
-    /// Blocks these signals in the calling thread; returns the mask as it was.
+    /// Blocks these signals in the calling thread; returns the previous mask.
     pub(crate) fn block(&self) -> io::Result<SignalSet> {
         self.set_mask(SIG_BLOCK)
     }
@@ -102,7 +102,7 @@ impl SignalSet {
         // SAFETY: `self` is an initialised sigset_t that outlives the call; -1 asks for a new descriptor.
         let fd = unsafe { signalfd(-1, &raw const *self, SFD_FLAGS) };
         check(fd)?;
-        // SAFETY: the kernel has just made this descriptor for us, and nobody else knows its number.
+        // SAFETY: the kernel has just returned this descriptor, so it has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
@@ -111,13 +111,13 @@ impl SignalSet {
         // SAFETY: both sets are live for the whole call, `self` is initialised, `old` is writable; no memory is kept.
         match unsafe { pthread_sigmask(how, &raw const *self, &raw mut old) } {
             0 => Ok(old),
-            // Unlike the others it returns the error instead of setting errno.
+            // It returns the error instead of setting errno.
             errno => Err(io::Error::from_raw_os_error(errno)),
         }
     }
 }
 
-/// Gives a signal its default disposition in the whole process.
+/// Resets a signal to its default disposition in the whole process.
 pub(crate) fn reset_disposition(which: Signal) -> io::Result<()> {
     // SAFETY: SIG_DFL installs no handler, so no code of ours can run in signal context.
     match unsafe { signal(which.as_raw(), SIG_DFL) } {
@@ -126,7 +126,7 @@ pub(crate) fn reset_disposition(which: Signal) -> io::Result<()> {
     }
 }
 
-/// Has the whole process take no notice of a signal.
+/// Ignores a signal in the whole process.
 pub(crate) fn ignore(which: Signal) -> io::Result<()> {
     // SAFETY: SIG_IGN installs no handler, so no code of ours can run in signal context.
     match unsafe { signal(which.as_raw(), SIG_IGN) } {
@@ -135,19 +135,19 @@ pub(crate) fn ignore(which: Signal) -> io::Result<()> {
     }
 }
 
-/// Process group of a process, or our own; 0 when its leader is outside our PID namespace.
-pub(crate) fn process_group(of: Option<Pid>) -> io::Result<i32> {
+/// Process group of a process, or our own; 0 if its leader is outside our PID namespace.
+pub(crate) fn process_group(pid: Option<Pid>) -> io::Result<i32> {
     // SAFETY: takes and returns plain numbers; 0 means the caller.
-    checked(unsafe { getpgid(Pid::as_raw(of)) })
+    checked(unsafe { getpgid(Pid::as_raw(pid)) })
 }
 
-/// Our session; 0 when its leader is outside our PID namespace.
+/// Our session; 0 if its leader is outside our PID namespace.
 pub(crate) fn session() -> io::Result<i32> {
     // SAFETY: takes and returns plain numbers; 0 means the caller.
     checked(unsafe { getsid(0) })
 }
 
-/// `mount_setattr(2)` on the mount that `mount` is open on; `flags` are `AT_RECURSIVE` or 0, `AT_EMPTY_PATH` is added.
+/// `mount_setattr(2)` on the mount of the descriptor `mount`; `flags` are `AT_RECURSIVE` or 0, `AT_EMPTY_PATH` is added.
 pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, flags: u32, attr: &MountAttr) -> io::Result<()> {
     const AT_EMPTY_PATH: c_uint = 0x1000;
     let path: *const c_char = c"".as_ptr();
@@ -161,7 +161,7 @@ pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, flags: u32, attr: &MountAttr)
     }
 }
 
-/// Has the calling thread run before all that are of no or of lower real-time priority (`SCHED_FIFO`, 1 to 99).
+/// Sets the real-time priority of the calling thread (`SCHED_FIFO`, 1 to 99).
 pub(crate) fn set_realtime(priority: c_int) -> io::Result<()> {
     // SAFETY: 0 means the caller; `struct sched_param` is one int, which is live for the call and only read.
     check(unsafe { sched_setscheduler(0, SCHED_FIFO, &raw const priority) })

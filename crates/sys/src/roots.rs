@@ -1,4 +1,5 @@
-//! Where the kernel's file systems are mounted, and everything else. A parameter everywhere, so that a temporary directory is a fake kernel.
+//! Mount points of the kernel's file systems, and the root directory. They are always a parameter, so that a temporary directory can
+//! serve as a fake kernel.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,7 @@ use bulkhead_core::cgroup::CgroupPath;
 /// The roots of the file systems that this crate reads and writes.
 #[derive(Clone, Debug)]
 pub struct Roots {
-    /// The host's own files, `/`.
+    /// The host's root directory, `/`.
     pub base: PathBuf,
     /// cgroup v2 hierarchy, `/sys/fs/cgroup`.
     pub cgroup: PathBuf,

@@ -1,8 +1,8 @@
-//! State files of container runtimes: read without asking a daemon, which might hang or not run.
+//! State files of container runtimes, read directly, since a runtime's daemon may hang or be stopped.
 //!
-//! Owns: where the files are, and reading them so that whoever may write there can neither stop us nor lead us elsewhere:
-//! regular files of bounded size only, no symbolic links below the runtime's own directory, no waiting for a FIFO. What is not
-//! there, or cannot be read like that, is `None`. Does not: understand them (`bulkhead_core::observe::runtime`).
+//! Owns: the location of the files, and reading them safely, so that users who can write there can neither block us nor redirect us:
+//! only regular files of bounded size, no symbolic links below the runtime's directory, no waiting for a FIFO. `None` for files that
+//! are missing or cannot be read in this way. Does not: parse them (`bulkhead_core::observe::runtime`).
 
 use std::fs::File;
 use std::io::Read as _;
@@ -14,14 +14,14 @@ use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2
 
 use crate::roots::Roots;
 
-/// Largest state file of one container that is read: OCI specifications have some 10 KiB.
+/// Size limit of a container's state file; OCI specifications have some 10 KiB.
 const MAX_FILE: u64 = 1 << 20;
-/// Largest list of all containers: some 500 bytes for each.
+/// Size limit of a list of containers; each has some 500 bytes.
 const MAX_LIST: u64 = 16 << 20;
-/// Most entries of a directory that are looked at.
+/// Limit on directory entries.
 const MAX_ENTRIES: usize = 4096;
 
-/// Docker's `config.v2.json` of the container with this id.
+/// Docker's `config.v2.json` for the container with this id.
 #[must_use]
 pub fn docker_config(roots: &Roots, id: &str) -> Option<Vec<u8>> {
     let configured = read(&roots.base.join("etc/docker"), "daemon.json", MAX_FILE);
@@ -30,8 +30,8 @@ pub fn docker_config(roots: &Roots, id: &str) -> Option<Vec<u8>> {
     read(&data_root.join("containers"), &format!("{}/config.v2.json", component(id)?), MAX_FILE)
 }
 
-/// The lists of containers in the storage that Podman and CRI-O share (`containers.json` and `volatile-containers.json`).
-/// Those of users without privileges are in their homes, and not looked for.
+/// The lists of containers in the storage shared by Podman and CRI-O (`containers.json` and `volatile-containers.json`). Rootless
+/// storage, in users' home directories, is not searched.
 #[must_use]
 pub fn podman_lists(roots: &Roots) -> Vec<Vec<u8>> {
     let (graph_root, run_root) = storage_roots(roots);
@@ -46,7 +46,7 @@ pub fn podman_lists(roots: &Roots) -> Vec<Vec<u8>> {
     lists
 }
 
-/// The OCI specification (`config.json`) of a container of containerd, whichever of its namespaces it is in.
+/// The OCI specification (`config.json`) of a containerd container, in any of containerd's namespaces.
 #[must_use]
 pub fn containerd_spec(roots: &Roots, id: &str) -> Option<Vec<u8>> {
     let id = component(id)?;
@@ -54,7 +54,7 @@ pub fn containerd_spec(roots: &Roots, id: &str) -> Option<Vec<u8>> {
     entries(&tasks).iter().find_map(|namespace| read(&tasks, &format!("{namespace}/{id}/config.json"), MAX_FILE))
 }
 
-/// The OCI specification of a container of CRI-O.
+/// The OCI specification of a CRI-O container.
 #[must_use]
 pub fn crio_spec(roots: &Roots, id: &str) -> Option<Vec<u8>> {
     let id = component(id)?;
@@ -64,13 +64,13 @@ pub fn crio_spec(roots: &Roots, id: &str) -> Option<Vec<u8>> {
     bases.into_iter().flatten().find_map(spec)
 }
 
-/// Names of the directories in which the kubelet keeps the logs of pods, one for each pod.
+/// Names of the kubelet's pod log directories, one per pod.
 #[must_use]
 pub fn pod_log_directories(roots: &Roots) -> Vec<String> {
     entries(&roots.base.join("var/log/pods"))
 }
 
-/// Names of the containers that have logs in one of [`pod_log_directories`].
+/// Names of the containers with logs in one of [`pod_log_directories`].
 #[must_use]
 pub fn pod_log_containers(roots: &Roots, directory: &str) -> Vec<String> {
     component(directory).map(|name| entries(&roots.base.join("var/log/pods").join(name))).unwrap_or_default()
@@ -81,30 +81,31 @@ fn storage_roots(roots: &Roots) -> (Option<PathBuf>, Option<PathBuf>) {
     let files = [("etc/containers", "storage.conf"), ("usr/share/containers", "storage.conf")];
     let text = files.into_iter().find_map(|(dir, file)| read(&roots.base.join(dir), file, MAX_FILE));
     let text = text.unwrap_or_default();
-    let of = |key, default: &str| {
+    let setting = |key, default: &str| {
         let value = runtime::storage_setting(&text, key);
         absolute(roots, value.as_deref().unwrap_or(default))
     };
-    (of("graphroot", "/var/lib/containers/storage"), of("runroot", "/run/containers/storage"))
+    (setting("graphroot", "/var/lib/containers/storage"), setting("runroot", "/run/containers/storage"))
 }
 
-/// A path of the host below our root; `None` when it is none.
+/// An absolute path of the host, below our root; `None` if it is relative or contains `..`.
 fn absolute(roots: &Roots, path: &str) -> Option<PathBuf> {
     let relative = path.strip_prefix('/')?;
     (!relative.split('/').any(|part| part == "..")).then(|| roots.base.join(relative))
 }
 
-/// A name that stays in its directory.
+/// The name if it is a plain, non-hidden directory entry.
 fn component(name: &str) -> Option<&str> {
     let is_harmless = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
     is_harmless.then_some(name)
 }
 
-/// A file below a directory that only its runtime may write to. The directory itself may be a link: operators move them.
+/// Reads a file below a directory that only its runtime can write to. The directory itself may be a link, as operators move such
+/// directories.
 fn read(directory: &Path, file: &str, limit: u64) -> Option<Vec<u8>> {
     let directory = open_directory(directory)?;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    // Opening a FIFO does not wait for a writer like that.
+    // NONBLOCK: opening a FIFO does not wait for a writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
     let file = openat2(&directory, file, flags, Mode::empty(), resolve).ok()?;
     let facts = fstat(&file).ok()?;
@@ -117,7 +118,7 @@ fn read(directory: &Path, file: &str, limit: u64) -> Option<Vec<u8>> {
     (u64::try_from(bytes.len()).ok()? <= limit).then_some(bytes)
 }
 
-/// Names in a directory, which are UTF-8 and not hidden.
+/// Names in a directory that are UTF-8 and not hidden.
 fn entries(directory: &Path) -> Vec<String> {
     let Some(dir) = open_directory(directory).and_then(|fd| Dir::read_from(&fd).ok()) else { return Vec::new() };
     let names = dir.filter_map(Result::ok).filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));

@@ -1,7 +1,7 @@
-//! A file system in memory with its journal on a device of its own, to measure what the kernel writes there.
+//! A file system in memory with its journal on a separate device, to measure journal writes.
 //!
-//! Owns two loop devices over memory and a mount that is attached nowhere. All of it is reached through descriptors only, so
-//! that it goes with the value, and with the process when that is killed; nothing is seen in any directory but `/dev`.
+//! Owns two loop devices over memory and a detached mount. All are held by descriptors only, so that they are removed on drop, and if
+//! the process is killed. Only the nodes in `/dev` are visible.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,26 +15,26 @@ use crate::mount::{self, MountError, MountFlags};
 use crate::roots::Roots;
 use crate::tool::{Tool, ToolError};
 
-/// Size of the file system: room for 16 000 files.
+/// Size of the file system, sufficient for 16 000 files.
 const FS_SIZE: Bytes = Bytes(64 << 20);
-/// The smallest that `mkfs.xfs` makes. Nothing of it takes memory that is not written.
+/// The smallest size that `mkfs.xfs` supports. Unwritten parts take no memory.
 const XFS_SIZE: Bytes = Bytes(300 << 20);
-/// The smallest log that it makes for that.
+/// The smallest log for that size.
 const XFS_LOG: Bytes = Bytes(64 << 20);
-/// What [`Scratch::exercise`] does how often.
+/// Number of operations in [`Scratch::exercise`].
 const DIRECTORIES: u32 = 64;
 const SYNCS: u32 = 8;
 
-/// The scratch file system could not be made.
+/// The scratch file system could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ScratchError {
-    /// No device.
-    #[error("cannot make a block device in memory")]
+    /// A device could not be created.
+    #[error("cannot create a block device in memory")]
     Device(#[from] LoopError),
-    /// No file system on it.
-    #[error("cannot make the scratch file system")]
+    /// mkfs failed.
+    #[error("cannot create the scratch file system")]
     Make(#[from] ToolError),
-    /// What was made could not be written.
+    /// The new journal could not be written back.
     #[error("cannot write to the scratch file system's journal")]
     Write(#[source] std::io::Error),
     /// It cannot be mounted.
@@ -48,7 +48,7 @@ pub enum ScratchError {
 /// A mounted scratch file system.
 #[derive(Debug)]
 pub struct Scratch {
-    // First what is in the mount, then the mount, then the devices that it is on.
+    // Drop order: the root, the mount, the devices.
     root: OwnedFd,
     _mount: OwnedFd,
     fs: HeldDevice,
@@ -57,7 +57,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes an ext4 whose journal has this size. `mkfs` are further arguments of `mke2fs`, for example `["-O", "fast_commit"]`,
+    /// Creates an ext4 with a journal of this size. `mkfs` are additional arguments of `mke2fs`, for example `["-O", "fast_commit"]`,
     /// `options` those of the mount.
     ///
     /// # Errors
@@ -68,42 +68,42 @@ impl Scratch {
         mkfs: &[&str],
         options: &[(&str, Option<&str>)],
     ) -> Result<Self, ScratchError> {
-        let journal = loopdev::in_memory(roots, journal)?;
-        let fs = loopdev::in_memory(roots, FS_SIZE)?;
+        let journal = loopdev::attach_memory(roots, journal)?;
+        let fs = loopdev::attach_memory(roots, FS_SIZE)?;
         Tool::new("mke2fs").args(["-q", "-F", "-b", "4096", "-O", "journal_dev"]).arg(&journal.path).run()?;
         let lazy = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
         let on_journal = format!("device={}", journal.path.display());
         let make = Tool::new("mke2fs").args(["-q", "-F", "-t", "ext4", "-b", "4096", "-E", lazy, "-J", &on_journal]);
         make.args(mkfs).arg(&fs.path).run()?;
-        // mke2fs leaves the list of the journal's file systems in memory: it would be written while somebody measures.
-        journal.write_out().map_err(ScratchError::Write)?;
+        // mke2fs leaves the journal's list of file systems dirty in the page cache; its writeback would distort measurements.
+        journal.sync().map_err(ScratchError::Write)?;
         Self::mount("ext4", fs, journal, options)
     }
 
-    /// Makes an XFS with its log on a device of its own.
+    /// Creates an XFS with its log on a separate device.
     ///
     /// # Errors
     /// [`ScratchError`].
     pub fn xfs(roots: &Roots) -> Result<Self, ScratchError> {
-        let journal = loopdev::in_memory(roots, XFS_LOG)?;
-        let fs = loopdev::in_memory(roots, XFS_SIZE)?;
+        let journal = loopdev::attach_memory(roots, XFS_LOG)?;
+        let fs = loopdev::attach_memory(roots, XFS_SIZE)?;
         let on_journal = format!("logdev={},size={},sectsize=4096", journal.path.display(), XFS_LOG.0);
         Tool::new("mkfs.xfs").args(["-q", "-f", "-s", "size=4096", "-l", &on_journal]).arg(&fs.path).run()?;
         let log = journal.path.display().to_string();
-        // It may have the same UUID as another one in a machine that was cloned.
+        // In a cloned virtual machine its UUID may be that of another XFS.
         Self::mount("xfs", fs, journal, &[("logdev", Some(&log)), ("nouuid", None)])
     }
 
-    /// Makes an XFS with its log inside; the journal's device is not used.
+    /// Creates an XFS with an internal log; the journal device is unused.
     #[cfg(test)]
     pub(crate) fn xfs_with_internal_log(roots: &Roots) -> Result<Self, ScratchError> {
-        let journal = loopdev::in_memory(roots, Bytes(1 << 20))?;
-        let fs = loopdev::in_memory(roots, XFS_SIZE)?;
+        let journal = loopdev::attach_memory(roots, Bytes(1 << 20))?;
+        let fs = loopdev::attach_memory(roots, XFS_SIZE)?;
         Tool::new("mkfs.xfs").args(["-q", "-f", "-s", "size=4096"]).arg(&fs.path).run()?;
         Self::mount("xfs", fs, journal, &[("nouuid", None)])
     }
 
-    /// Unmounts an XFS that has an external log and mounts it again.
+    /// Remounts an XFS with an external log.
     #[cfg(test)]
     pub(crate) fn xfs_remounted(self) -> Result<Self, ScratchError> {
         let Self { root, _mount: mount, fs, journal, .. } = self;
@@ -119,8 +119,8 @@ impl Scratch {
         options: &[(&str, Option<&str>)],
     ) -> Result<Self, ScratchError> {
         let flags = MountFlags { nosuid: true, nodev: true, noexec: true, noatime: true, readonly: false };
-        let mount = mount::mount_nowhere(&fs.path, fs_type, flags, options)?;
-        // The mount's own descriptor is one for looking up names only.
+        let mount = mount::mount_detached(&fs.path, fs_type, flags, options)?;
+        // The mount's descriptor is an O_PATH one.
         let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = openat(&mount, ".", directory, Mode::empty()).map_err(|errno| ScratchError::Open(errno.into()))?;
         Ok(Self { root, _mount: mount, fs, journal, is_xfs: fs_type == "xfs" })
@@ -132,33 +132,33 @@ impl Scratch {
         self.root.as_fd()
     }
 
-    /// The device of its data.
+    /// The data device.
     #[must_use]
     pub fn fs_dev(&self) -> DevNo {
         self.fs.dev
     }
 
-    /// The device of its journal.
+    /// The journal device.
     #[must_use]
     pub fn journal_dev(&self) -> DevNo {
         self.journal.dev
     }
 
-    /// Writes everything out.
+    /// Writes out all dirty data, and finishes background work.
     ///
     /// # Errors
-    /// The operating system's reason.
+    /// The operating system's.
     pub fn settle(&self) -> std::io::Result<()> {
         if self.is_xfs {
-            finish_removals(self.root.as_fd())?;
+            flush_inodegc(self.root.as_fd())?;
         }
         Ok(syncfs(&self.root)?)
     }
 
-    /// Makes directories, appends with fsync, and writes everything out: commits of either kind, by the caller.
+    /// Creates directories, appends with fsync, and writes out all dirty data: causes both asynchronous and synchronous commits.
     ///
     /// # Errors
-    /// The operating system's reason.
+    /// The operating system's.
     pub fn exercise(&self) -> std::io::Result<()> {
         for i in 0..DIRECTORIES {
             mkdirat(&self.root, format!("d{i}"), Mode::RWXU)?;
@@ -171,7 +171,7 @@ impl Scratch {
         self.settle()
     }
 
-    /// How many bytes have been written to its journal's device.
+    /// Bytes written to the journal device.
     ///
     /// # Errors
     /// [`BlockError`].
@@ -180,9 +180,9 @@ impl Scratch {
     }
 }
 
-/// Waits until XFS has freed the inodes of removed files: it does so in the background, and syncfs does not wait for it.
-fn finish_removals(root: BorrowedFd<'_>) -> std::io::Result<()> {
-    // Of no file: it is asked for what it does after that.
+/// Waits until XFS has inactivated the inodes of removed files, which happens in the background, and is not awaited by syncfs.
+fn flush_inodegc(root: BorrowedFd<'_>) -> std::io::Result<()> {
+    // No file is that large: only the flush of inodegc takes effect.
     let blocks = FsEofBlocks {
         version: 1,
         flags: XFS_EOF_FLAGS_MIN_FILE_SIZE,
@@ -191,11 +191,11 @@ fn finish_removals(root: BorrowedFd<'_>) -> std::io::Result<()> {
     };
     // SAFETY: `FsEofBlocks` has the size and layout that XFS_IOC_FREE_EOFBLOCKS reads (asserted below).
     let request = unsafe { Setter::<XFS_IOC_FREE_EOFBLOCKS, FsEofBlocks>::new(blocks) };
-    // SAFETY: the descriptor is one of an XFS, which reads the struct and writes nothing into our memory.
+    // SAFETY: the descriptor refers to an XFS, which reads the struct and writes nothing to our memory.
     Ok(unsafe { ioctl(root, request) }?)
 }
 
-/// `XFS_IOC_FREE_EOFBLOCKS` (fs/xfs/libxfs/xfs_fs.h): frees blocks beyond the ends of files, and inodes of removed ones.
+/// `XFS_IOC_FREE_EOFBLOCKS` (fs/xfs/libxfs/xfs_fs.h): frees speculatively preallocated blocks, and flushes inodegc.
 const XFS_IOC_FREE_EOFBLOCKS: Opcode = rustix::ioctl::opcode::read::<FsEofBlocks>(b'X', 58);
 /// `XFS_EOF_FLAGS_MINFILESIZE` (fs/xfs/libxfs/xfs_fs.h).
 const XFS_EOF_FLAGS_MIN_FILE_SIZE: u32 = 1 << 4;

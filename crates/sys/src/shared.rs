@@ -1,6 +1,6 @@
-//! Memory that two processes have: one makes it, and gives the other its descriptor.
+//! Memory shared by two processes: one creates it and passes its descriptor to the other.
 //!
-//! Neither trusts what the other writes there. No reference into it is ever made: what it holds is copied.
+//! Neither trusts the other's content. No reference into it is ever created; bytes are copied in and out.
 
 use std::fs::File;
 use std::io;
@@ -15,11 +15,11 @@ use rustix::mm::ProtFlags;
 
 use crate::mapping::Mapping;
 
-/// Memory, unmapped when it is dropped.
+/// Shared memory, unmapped on drop.
 pub struct Shared(Mapping);
 
-// SAFETY: it is an address of memory that is mapped for as long as this lives, and accessed by copies of bytes alone, which any
-// thread or process may make at any time.
+// SAFETY: it is the address of memory that stays mapped during the lifetime of this value, and is accessed only by copying
+// bytes, which any thread or process may do at any time.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -31,7 +31,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Makes memory of so many bytes, zeroed, and a descriptor for the other process.
+    /// Creates `len` zeroed bytes, and a descriptor for the other process.
     ///
     /// # Errors
     /// The operating system's.
@@ -47,23 +47,24 @@ impl Shared {
         Ok((Self::map(&fd, len)?, fd))
     }
 
-    /// Memory that another process made.
+    /// Maps memory that another process created.
     ///
     /// # Errors
-    /// `InvalidInput` for what is none of so many bytes, or could be cut off, which would end this process; the operating system's.
-    pub fn of(fd: impl AsFd, len: usize) -> io::Result<Self> {
-        let is_whole = usize::try_from(fstat(&fd)?.st_size) == Ok(len);
-        if !is_whole || !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
+    /// `InvalidInput` if its size is not `len`, or is not sealed against shrinking (access beyond the end would kill this process
+    /// with SIGBUS); the operating system's.
+    pub fn open(fd: impl AsFd, len: usize) -> io::Result<Self> {
+        let has_size = usize::try_from(fstat(&fd)?.st_size) == Ok(len);
+        if !has_size || !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         Self::map(fd, len)
     }
 
-    /// The memory of a PCI device (`resourceN` of the device in sysfs): that of the host, in a virtual machine with `ivshmem`.
+    /// Maps the memory of a PCI device (`resourceN` of the device in sysfs): the host's memory, in a virtual machine with `ivshmem`.
     ///
     /// # Errors
-    /// The operating system's; `InvalidInput` where the device has less.
-    pub fn of_pci(resource: &Path, len: usize) -> io::Result<Self> {
+    /// The operating system's; `InvalidInput` if the device has less.
+    pub fn open_pci(resource: &Path, len: usize) -> io::Result<Self> {
         let file = File::options().read(true).write(true).open(resource)?;
         if usize::try_from(file.metadata()?.len()).is_ok_and(|size| size < len) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -74,34 +75,34 @@ impl Shared {
     /// Fills a part with zeroes.
     ///
     /// # Errors
-    /// `InvalidInput` for what it does not have.
+    /// `InvalidInput` for a part out of bounds.
     pub fn zero(&self, part: Range<usize>) -> io::Result<()> {
         let len = part.len();
         let start = self.part(part)?;
-        // SAFETY: `len` bytes are mapped at `start`, to which no reference is ever made.
+        // SAFETY: `len` bytes are mapped at `start`, to which no reference is ever created.
         unsafe { std::ptr::write_bytes(start.as_ptr(), 0, len) };
         Ok(())
     }
 
     fn map(fd: impl AsFd, len: usize) -> io::Result<Self> {
-        Ok(Self(Mapping::of(fd, len, 0, ProtFlags::READ | ProtFlags::WRITE)?))
+        Ok(Self(Mapping::shared(fd, len, 0, ProtFlags::READ | ProtFlags::WRITE)?))
     }
 
-    /// Reads from `at` on.
+    /// Reads at offset `at`.
     ///
     /// # Errors
-    /// `InvalidInput` for more than it has.
+    /// `InvalidInput` beyond its end.
     pub fn get_at(&self, at: usize, bytes: &mut [u8]) -> io::Result<()> {
         let from = self.part(at..at.saturating_add(bytes.len()))?;
-        // SAFETY: `bytes.len()` bytes are mapped at `from`, to which no reference is ever made, so that `bytes` is something else.
+        // SAFETY: `bytes.len()` bytes are mapped at `from`, to which no reference is ever created, so `bytes` does not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 
-    /// Writes from `at` on.
+    /// Writes at offset `at`.
     ///
     /// # Errors
-    /// `InvalidInput` for more than it has.
+    /// `InvalidInput` beyond its end.
     pub fn put_at(&self, at: usize, bytes: &[u8]) -> io::Result<()> {
         let to = self.part(at..at.saturating_add(bytes.len()))?;
         // SAFETY: as in `get_at`.
@@ -109,23 +110,23 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes to its beginning.
+    /// Writes at offset 0.
     ///
     /// # Errors
-    /// `InvalidInput` for more than it has.
+    /// `InvalidInput` beyond its end.
     pub fn put(&self, bytes: &[u8]) -> io::Result<()> {
         self.put_at(0, bytes)
     }
 
-    /// Where a part of it lies, which can be read and written as long as this lives.
+    /// Address of a part, valid for reads and writes during the lifetime of this value.
     ///
     /// # Errors
-    /// `InvalidInput` for what it does not have.
+    /// `InvalidInput` for a part out of bounds.
     pub(crate) fn part(&self, part: Range<usize>) -> io::Result<NonNull<u8>> {
         if part.start > part.end || part.end > self.0.len {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: the part lies within what is mapped.
+        // SAFETY: the part is within the mapping, as was just checked.
         Ok(unsafe { self.0.start.add(part.start) })
     }
 }
@@ -141,9 +142,9 @@ mod tests {
     }
 
     #[test]
-    fn what_one_writes_the_other_has() {
+    fn writes_are_visible_through_the_other_mapping() {
         let (one, fd) = Shared::create(8192).unwrap();
-        let other = Shared::of(&fd, 8192).unwrap();
+        let other = Shared::open(&fd, 8192).unwrap();
         drop(fd);
         one.put(&[7; 5000]).unwrap();
         assert_eq!(bytes_of(&other, 4998..5002), [7, 7, 0, 0]);
@@ -156,13 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_cut_off_is_refused() {
+    fn memory_that_could_shrink_is_refused() {
         let (_memory, fd) = Shared::create(8192).unwrap();
         assert!(ftruncate(&fd, 0).is_err());
-        assert!(Shared::of(&fd, 4096).is_err());
+        assert!(Shared::open(&fd, 4096).is_err());
         let unsealed = memfd_create("unsealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&unsealed, 8192).unwrap();
-        assert!(Shared::of(&unsealed, 8192).is_err());
-        assert!(Shared::of(std::fs::File::open("/proc/self/exe").unwrap(), 8192).is_err());
+        assert!(Shared::open(&unsealed, 8192).is_err());
+        assert!(Shared::open(std::fs::File::open("/proc/self/exe").unwrap(), 8192).is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! Long-running children of an experiment (loads, a database): in a cgroup from their first instruction on, ended always.
+//! Long-running children of an experiment (loads, a database): in a cgroup from their first instruction, and always killed in the end.
 //!
-//! Owns the child's life: it is killed when its [`Running`] is dropped, and by the kernel when the *thread* that started it
-//! ends (`PR_SET_PDEATHSIG`), so start it from a thread that outlives it. Helper programs that end by themselves are run by
-//! [`crate::tool`]; a user's payload by [`crate::namespace`].
+//! Owns the child's lifetime: it is killed when its [`Running`] is dropped, and by the kernel when the *thread* that started it exits
+//! (`PR_SET_PDEATHSIG`), so start it from a thread that outlives it. Helper programs are run by [`crate::tool`], a user's payload by
+//! [`crate::namespace`].
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -20,19 +20,19 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, se
 
 use crate::process;
 
-/// How much of a child's standard error is kept, in bytes: the last ones.
+/// Size of the tail of a child's standard error that is kept, in bytes.
 const STDERR_BYTES: usize = 16 << 10;
 
-/// What to start, and where.
+/// The program to start, and its cgroup.
 #[derive(Clone, Debug, Default)]
 pub struct SpawnSpec {
     /// The program; without a slash it is looked up in [`crate::tool::PATH`].
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<OsString>,
-    /// Variables beside `PATH` and `LC_ALL=C`, which are all that it gets.
+    /// Environment variables, in addition to `PATH` and `LC_ALL=C`; nothing is inherited.
     pub env: Vec<(OsString, OsString)>,
-    /// Directory of the cgroup to start in; `None` stays in ours.
+    /// Directory of its cgroup; `None` for ours.
     pub cgroup: Option<PathBuf>,
 }
 
@@ -50,7 +50,7 @@ pub enum SpawnError {
         #[source]
         source: io::Error,
     },
-    /// The program could not be started, or its cgroup not be joined.
+    /// The program could not be started, or could not join its cgroup.
     #[error("cannot start {program}")]
     Start {
         /// The program.
@@ -59,8 +59,8 @@ pub enum SpawnError {
         #[source]
         source: io::Error,
     },
-    /// The child cannot be watched or told something.
-    #[error("cannot reach process {pid} ({program})")]
+    /// Communication with the child failed.
+    #[error("cannot communicate with process {pid} ({program})")]
     Reach {
         /// The program.
         program: PathBuf,
@@ -72,18 +72,18 @@ pub enum SpawnError {
     },
 }
 
-/// What came from a child's standard output.
+/// Result of reading a line of a child's standard output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// A line, without its end.
+pub enum Stdout {
+    /// A line, without its newline.
     Line(String),
-    /// Nothing within the time.
-    Nothing,
-    /// The end: the child closed its standard output or is gone.
-    End,
+    /// No line within the time limit.
+    Timeout,
+    /// The child closed its standard output or has exited.
+    Closed,
 }
 
-/// A child that runs. Dropped, it is killed and reaped.
+/// A running child. It is killed and reaped on drop.
 #[derive(Debug)]
 pub struct Running {
     program: PathBuf,
@@ -95,7 +95,7 @@ pub struct Running {
     reaped: bool,
 }
 
-/// Starts a child, in its own process group so that a Ctrl-C reaches only us.
+/// Starts a child in its own process group, so that a Ctrl-C reaches only us.
 ///
 /// # Errors
 /// [`SpawnError::Cgroup`], [`SpawnError::Start`].
@@ -121,13 +121,13 @@ pub fn spawn(spec: &SpawnSpec) -> Result<Running, SpawnError> {
     let prepare = move || -> io::Result<()> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if let Some(procs) = &procs {
-            // "0" moves the process that writes (cgroup_procs_write), which is the child.
+            // "0" moves the writing process (cgroup_procs_write), which is the child.
             rustix::io::write(procs.as_fd(), b"0")?;
         }
         Ok(())
     };
-    // SAFETY: between fork and exec the closure makes two system calls on values that it owns (prctl, write); it does not
-    // allocate, lock or touch what other threads may hold.
+    // SAFETY: between fork and exec the closure makes two system calls on values that it owns (prctl, write); it does not allocate, lock or
+    // access state of other threads.
     unsafe { command.pre_exec(prepare) };
     let mut child = command.spawn().map_err(start_error)?;
     let (sender, lines) = channel();
@@ -137,7 +137,7 @@ pub fn spawn(spec: &SpawnSpec) -> Result<Running, SpawnError> {
         readers.push(std::thread::spawn(move || {
             let mut reader = BufReader::new(stdout);
             let mut line = Vec::new();
-            // Ends with the pipe, or when nobody listens any more.
+            // Ends with the pipe, or when the receiver is dropped.
             while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
                 let text = String::from_utf8_lossy(&line).trim_end_matches('\n').to_owned();
                 line.clear();
@@ -173,31 +173,31 @@ impl Running {
     /// Writes to its standard input.
     ///
     /// # Errors
-    /// [`SpawnError::Reach`], also when the child is gone or its input was closed.
-    pub fn tell(&mut self, bytes: &[u8]) -> Result<(), SpawnError> {
-        let told = match &mut self.stdin {
+    /// [`SpawnError::Reach`], also if the child has exited or its input was closed.
+    pub fn write_stdin(&mut self, bytes: &[u8]) -> Result<(), SpawnError> {
+        let written = match &mut self.stdin {
             Some(stdin) => stdin.write_all(bytes).and_then(|()| stdin.flush()),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         };
-        told.map_err(|source| self.unreachable(source))
+        written.map_err(|source| self.unreachable(source))
     }
 
-    /// Ends its standard input.
+    /// Closes its standard input.
     pub fn close_stdin(&mut self) {
         self.stdin = None;
     }
 
-    /// The next line of its standard output.
+    /// Reads the next line of its standard output.
     #[must_use]
-    pub fn hear(&self, limit: Duration) -> Heard {
+    pub fn read_line(&self, limit: Duration) -> Stdout {
         match self.lines.recv_timeout(limit) {
-            Ok(line) => Heard::Line(line),
-            Err(RecvTimeoutError::Timeout) => Heard::Nothing,
-            Err(RecvTimeoutError::Disconnected) => Heard::End,
+            Ok(line) => Stdout::Line(line),
+            Err(RecvTimeoutError::Timeout) => Stdout::Timeout,
+            Err(RecvTimeoutError::Disconnected) => Stdout::Closed,
         }
     }
 
-    /// The end of what it wrote to its standard error.
+    /// The tail of its standard error.
     #[must_use]
     pub fn stderr(&self) -> String {
         self.stderr.lock().map(|kept| String::from_utf8_lossy(&kept).trim().to_owned()).unwrap_or_default()
@@ -208,13 +208,13 @@ impl Running {
     /// # Errors
     /// [`SpawnError::Reach`].
     pub fn signal(&self, signal: Signal) -> Result<(), SpawnError> {
-        // The child is ours and not yet reaped, so the pid is still its own.
+        // Our child is not reaped yet, so its pid cannot have been reused.
         pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
             .and_then(|pidfd| pidfd_send_signal(&pidfd, signal))
             .map_err(|errno| self.unreachable(errno.into()))
     }
 
-    /// Asks it to end (`SIGTERM`).
+    /// Sends it `SIGTERM`.
     ///
     /// # Errors
     /// [`SpawnError::Reach`].
@@ -222,7 +222,7 @@ impl Running {
         self.signal(Signal::TERM)
     }
 
-    /// Waits for its end; the exit code (128 + signal), or `None` when it still runs at the limit.
+    /// Waits for its exit; returns the exit code (128 + signal), or `None` on timeout.
     ///
     /// # Errors
     /// [`SpawnError::Reach`].
@@ -253,11 +253,11 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stdin = None;
         if !self.reaped {
-            // Both fail only when the child is gone already.
+            // Both fail only if the child has exited.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
-        // A grandchild may hold the pipes open: then the readers are left to themselves.
+        // A grandchild may keep the pipes open: then the readers are left running.
         for reader in self.readers.drain(..) {
             if reader.is_finished() {
                 let _ = reader.join();
@@ -277,21 +277,21 @@ mod tests {
     }
 
     #[test]
-    fn it_is_heard_told_and_waited_for() {
+    fn a_childs_input_output_and_exit_code_are_available() {
         let mut child = spawn(&shell("echo ready; read word; echo got $word; echo oops >&2; exit 3")).unwrap();
-        assert_eq!(child.hear(SOON), Heard::Line("ready".into()));
-        assert_eq!(child.hear(Duration::from_millis(10)), Heard::Nothing);
-        child.tell(b"go\n").unwrap();
-        assert_eq!(child.hear(SOON), Heard::Line("got go".into()));
-        assert_eq!(child.hear(SOON), Heard::End);
+        assert_eq!(child.read_line(SOON), Stdout::Line("ready".into()));
+        assert_eq!(child.read_line(Duration::from_millis(10)), Stdout::Timeout);
+        child.write_stdin(b"go\n").unwrap();
+        assert_eq!(child.read_line(SOON), Stdout::Line("got go".into()));
+        assert_eq!(child.read_line(SOON), Stdout::Closed);
         assert_eq!(child.wait(SOON).unwrap(), Some(3));
         assert_eq!(child.wait(SOON).unwrap_or(Some(3)), Some(3));
     }
 
     #[test]
-    fn a_dropped_child_is_gone() {
+    fn a_child_is_killed_on_drop() {
         let child = spawn(&shell("echo ready; exec sleep 60")).unwrap();
-        assert_eq!(child.hear(SOON), Heard::Line("ready".into()));
+        assert_eq!(child.read_line(SOON), Stdout::Line("ready".into()));
         let pid = child.pid();
         drop(child);
         let roots = crate::roots::Roots::host();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn it_joins_its_cgroup_before_it_runs() {
+    fn a_child_joins_its_cgroup_before_exec() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("cgroup.procs"), "").unwrap();
         let spec = SpawnSpec { cgroup: Some(dir.path().to_owned()), ..shell("exit 0") };
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_start_is_named() {
+    fn an_error_on_start_names_the_program() {
         let error = spawn(&SpawnSpec { program: "no-such-program".into(), ..SpawnSpec::default() }).unwrap_err();
         assert_eq!(error.to_string(), "cannot start no-such-program");
     }

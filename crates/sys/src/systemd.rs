@@ -1,8 +1,8 @@
 //! Slice and scope units of systemd (org.freedesktop.systemd1(5), systemd.slice(5), systemd.scope(5)): start, properties, stop.
 //!
-//! Where systemd is process 1 it owns the cgroups at the top of the hierarchy: runtimes name a slice as the parent of their containers,
-//! and a controller is on below a slice only while a unit in it asks for that. What is done to a unit outlives the caller, but not
-//! a reboot. Does not write cgroup files ([`crate::cgroup`]), and does not decide what a slice is to have.
+//! If systemd is process 1, it owns the cgroups at the top of the hierarchy: runtimes use a slice as the parent of their containers,
+//! and a controller is enabled below a slice only while a unit in it requests that. Changes of units outlive the caller, but not a
+//! reboot. Does not write cgroup files ([`crate::cgroup`]), or decide on a slice's properties.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,14 +17,14 @@ use crate::process;
 use crate::roots::Roots;
 use bulkhead_core::cgroup::CgroupPath;
 
-/// How long systemd may take to answer: while it reloads itself it answers nobody.
-const ANSWER_LIMIT: Duration = Duration::from_secs(25);
+/// Time limit of a reply: while systemd reloads itself it does not reply.
+const REPLY_LIMIT: Duration = Duration::from_secs(25);
 
-/// How long a unit may take to reach a state. A slice has nothing to wait for.
+/// Time limit for a unit to reach a state. A slice has nothing to wait for.
 const STATE_LIMIT: Duration = Duration::from_secs(20);
 
-/// Between two looks at a unit's state.
-const LOOK_PAUSE: Duration = Duration::from_millis(5);
+/// Poll interval of a unit's state.
+const POLL_PAUSE: Duration = Duration::from_millis(5);
 
 /// The suffix of slice units.
 const SLICE: &str = ".slice";
@@ -38,47 +38,47 @@ const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
-/// The answer to the start of a transient unit that somebody else started, for example a runtime.
+/// Error on starting a transient unit that exists already, for example started by a runtime.
 const EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
-/// The answer about a unit that is not loaded, which is one that is not active.
+/// Error for a unit that is not loaded, and thus not active.
 const NO_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
-/// The answer to a start while a job of somebody else's stops the unit.
+/// Error on a start while another client's job stops the unit.
 const CONFLICT: &str = "org.freedesktop.systemd1.TransactionIsDestructive";
-/// How long the end of such a job is waited for: what holds up a check holds up those of other tenants.
+/// Time limit for the end of such a job: a delayed check delays those of other tenants.
 const CONFLICT_LIMIT: Duration = Duration::from_secs(1);
 
 /// `CGROUP_LIMIT_MAX` of systemd: no limit.
 const NO_LIMIT: u64 = u64::MAX;
 
-/// systemd did not do what it was asked to.
+/// A request to systemd failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemdError {
-    /// It cannot be reached.
+    /// The connection failed.
     #[error("systemd does not answer on the system bus")]
     Unreachable(#[source] Box<zbus::Error>),
-    /// It refused.
+    /// systemd refused the request.
     #[error("systemd refuses to {what} {unit}")]
     Refused {
-        /// What was asked, as a verb.
+        /// The request, as a verb.
         what: &'static str,
         /// The unit.
         unit: String,
-        /// The answer.
+        /// systemd's error.
         source: Box<zbus::Error>,
     },
-    /// The unit did not reach a state.
-    #[error("unit {unit} is {found} and not {wanted} after {} s", STATE_LIMIT.as_secs())]
+    /// The unit did not reach a state in time.
+    #[error("unit {unit} is {found}, not {wanted}, after {} s", STATE_LIMIT.as_secs())]
     Late {
         /// The unit.
         unit: String,
-        /// The state wanted, as of `ActiveState`.
+        /// The expected `ActiveState`.
         wanted: &'static str,
-        /// The state found.
+        /// The actual `ActiveState`.
         found: String,
     },
 }
 
-/// A property of a slice that changes what its cgroup has.
+/// A property of a slice that applies to its cgroup.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Property {
     /// `IOWeight=`, 1 to 10000.
@@ -86,7 +86,7 @@ pub enum Property {
     /// `CPUWeight=`, 1 to 10000.
     CpuWeight(u64),
     /// `IOReadBandwidthMax=`, `IOWriteBandwidthMax=`, `IOReadIOPSMax=` and `IOWriteIOPSMax=` on a device, in bytes and
-    /// operations a second; `None` for no limit.
+    /// operations per second; `None` for no limit.
     IoMax(DevNo, [Option<u64>; 4]),
 }
 
@@ -117,14 +117,14 @@ pub fn is_running(roots: &Roots) -> bool {
     roots.base.join("run/systemd/system").symlink_metadata().is_ok_and(|found| found.is_dir())
 }
 
-/// Whether there is a system bus, over which systemd can be asked for something.
+/// Whether there is a system bus, through which systemd accepts requests.
 #[must_use]
 pub fn has_bus(roots: &Roots) -> bool {
     roots.base.join("run/dbus/system_bus_socket").exists()
 }
 
-/// The slice unit that a cgroup is one of: each dash in its name is a level, so that `a-b.slice` lies in `a.slice`. `None` where
-/// systemd would look for a unit of this name elsewhere.
+/// The slice unit of a cgroup. Each dash in the name is a level, so `a-b.slice` is in `a.slice`; `None` if a unit of this name would
+/// have another cgroup.
 #[must_use]
 pub fn slice_of(cgroup: &CgroupPath) -> Option<&str> {
     let unit = cgroup.name();
@@ -137,7 +137,7 @@ pub fn slice_of(cgroup: &CgroupPath) -> Option<&str> {
     fits.then_some(unit)
 }
 
-/// The scope unit that a cgroup directly in a slice is called by.
+/// The scope unit of a cgroup directly in a slice.
 #[must_use]
 pub fn scope_of(cgroup: &CgroupPath) -> Option<&str> {
     let unit = cgroup.name();
@@ -148,14 +148,14 @@ pub fn scope_of(cgroup: &CgroupPath) -> Option<&str> {
 /// systemd as process 1.
 #[derive(Debug, Default)]
 pub struct Manager {
-    /// To the system bus; made when it is first needed, and again when it broke.
+    /// Connection to the system bus; established on demand, and again after a failure.
     connection: Mutex<Option<Connection>>,
-    /// The slices that this process has started or found, with the properties that it gave them.
+    /// Slices that this process has started or found, with the properties that it has set.
     known: Mutex<BTreeSet<(String, Option<Property>)>>,
 }
 
 impl Manager {
-    /// Has a slice active, with the controllers io and memory, unless this process has done so already.
+    /// Starts a slice with the controllers io and memory, unless this process has done so already.
     ///
     /// # Errors
     /// [`SystemdError`].
@@ -171,15 +171,15 @@ impl Manager {
             if !is_named(&error, CONFLICT) || Instant::now() >= end {
                 return Err(error);
             }
-            process::pause(LOOK_PAUSE);
+            process::pause(POLL_PAUSE);
         }
         self.wait_for(unit, "active")?;
         self.known().insert((unit.to_owned(), None));
         Ok(())
     }
 
-    /// Starts a slice, unless somebody is just stopping it or the slice above, which a start would start as well: his `systemctl stop` would
-    /// end with "canceled".
+    /// Starts a slice. Fails while another client stops it or its parent slice, which a start would start, too: replacing that job
+    /// would make the client's `systemctl stop` fail with "canceled".
     fn try_start(&self, unit: &str, properties: &[Pair]) -> Result<(), SystemdError> {
         match self.start_transient(unit, properties) {
             Err(error) if is_named(&error, EXISTS) => {
@@ -191,7 +191,7 @@ impl Manager {
         }
     }
 
-    /// Starts a unit that has no file, if nobody else's job is in the way.
+    /// Starts a transient unit, unless it conflicts with another client's job.
     fn start_transient(&self, unit: &str, properties: &[Pair]) -> Result<(), SystemdError> {
         let auxiliary: Vec<(&str, Vec<Pair>)> = Vec::new();
         let job: Result<OwnedObjectPath, _> =
@@ -199,11 +199,11 @@ impl Manager {
         job.map(drop)
     }
 
-    /// Puts a process into a scope of its own in a slice. What it starts there is its own affair (`Delegate`); systemd forgets the scope
-    /// when its last process has ended.
+    /// Moves a process into a new scope in a slice. The cgroup is delegated to it (`Delegate`); systemd removes the scope when its last
+    /// process has exited.
     ///
     /// # Errors
-    /// [`SystemdError`]: also when there is no such process, or a scope of this name.
+    /// [`SystemdError`], also if there is no such process, or if the scope exists.
     pub fn start_scope(&self, unit: &str, slice: &str, pid: u32) -> Result<(), SystemdError> {
         let refused = |source: zvariant::Error| refused("start", unit, source.into());
         let texts = [("Slice", slice), ("Description", "Bulkhead run"), ("CollectMode", "inactive-or-failed")];
@@ -218,7 +218,7 @@ impl Manager {
         self.wait_for(unit, "active")
     }
 
-    /// Gives a slice a property until it is stopped, unless this process has given it that last.
+    /// Sets a property of a slice until it is stopped, unless this process has set the same value last.
     ///
     /// # Errors
     /// [`SystemdError`].
@@ -231,33 +231,33 @@ impl Manager {
         let pairs = property.pairs().map_err(refused)?;
         let (): () = self.call("change", unit, "SetUnitProperties", &(unit, true, pairs))?;
         let mut known = self.known();
-        known.retain(|(of, known)| of != unit || !known.as_ref().is_some_and(|known| known.replaces(property)));
+        known.retain(|(other, known)| other != unit || !known.as_ref().is_some_and(|known| known.replaces(property)));
         known.insert(key);
         Ok(())
     }
 
-    /// Forgets what is known of a slice: it has been changed behind this process's back.
-    pub fn forget(&self, unit: &str) {
+    /// Drops the cached state of a slice, after it was changed by another client.
+    pub fn invalidate(&self, unit: &str) {
         self.known().retain(|(known, _)| known != unit);
     }
 
-    /// Stops a unit, and a slice with all units in it. What runs in it is ended, so that it should be empty. Its properties are gone with it.
+    /// Stops a unit; a slice with all units in it. Kills processes in it, so it should be empty. Its properties are lost.
     ///
     /// # Errors
     /// [`SystemdError`].
     pub fn stop(&self, unit: &str) -> Result<(), SystemdError> {
-        self.forget(unit);
+        self.invalidate(unit);
         let job: Result<OwnedObjectPath, _> = self.call("stop", unit, "StopUnit", &(unit, "replace"));
         match job {
             Ok(_) => self.wait_for(unit, "inactive")?,
             Err(error) if is_named(&error, NO_UNIT) => {}
             Err(error) => return Err(error),
         }
-        // Of a slice that a runtime started before this process did, the properties are in files of their own.
+        // If a runtime started the slice first, systemd stores our properties in drop-in files, which are removed here.
         let reverted: Result<Vec<(String, String, String)>, _> =
             self.call("revert", unit, "RevertUnitFiles", &(vec![unit],));
         if let Err(error) = reverted {
-            tracing::debug!(unit, %error, "its properties stay until the next reboot");
+            tracing::debug!(unit, %error, "its properties are kept until the next reboot");
         }
         Ok(())
     }
@@ -280,22 +280,22 @@ impl Manager {
             if Instant::now() >= end {
                 return Err(SystemdError::Late { unit: unit.to_owned(), wanted, found });
             }
-            process::pause(LOOK_PAUSE);
+            process::pause(POLL_PAUSE);
         }
     }
 
     /// `ActiveState` of a unit.
     fn state(&self, unit: &str) -> Result<String, SystemdError> {
-        let path: OwnedObjectPath = match self.call("look at", unit, "GetUnit", &(unit,)) {
+        let path: OwnedObjectPath = match self.call("inspect", unit, "GetUnit", &(unit,)) {
             Err(error) if is_named(&error, NO_UNIT) => return Ok("inactive".to_owned()),
             found => found?,
         };
         self.property(path.as_str(), UNIT, "ActiveState", unit)
     }
 
-    /// A property that is a text, of an object that is called `unit` in messages.
+    /// A string property of an object, which error messages call `unit`.
     fn property(&self, path: &str, interface: &str, name: &str, unit: &str) -> Result<String, SystemdError> {
-        let refused = |source| refused("look at", unit, source);
+        let refused = |source| refused("inspect", unit, source);
         let connection = self.connection()?;
         let answer = connection.call_method(Some(DESTINATION), path, Some(PROPERTIES), "Get", &(interface, name));
         let value: OwnedValue = answer.and_then(|answer| answer.body().deserialize()).map_err(refused)?;
@@ -309,7 +309,7 @@ impl Manager {
     {
         let answer = self.connection()?.call_method(Some(DESTINATION), MANAGER_PATH, Some(MANAGER), method, body);
         let answer = answer.inspect_err(|error| {
-            // An answer, even a refusal, says that the bus is there.
+            // A reply, even an error, means that the connection works.
             if !matches!(error, zbus::Error::MethodError(..)) {
                 *self.slot() = None;
             }
@@ -324,7 +324,7 @@ impl Manager {
         if let Some(connection) = &*slot {
             return Ok(connection.clone());
         }
-        let made = Builder::system().and_then(|builder| builder.method_timeout(ANSWER_LIMIT).build());
+        let made = Builder::system().and_then(|builder| builder.method_timeout(REPLY_LIMIT).build());
         Ok(slot.insert(made.map_err(|error| SystemdError::Unreachable(Box::new(error)))?).clone())
     }
 
@@ -338,7 +338,7 @@ impl Manager {
 }
 
 impl Property {
-    /// Whether one of them is of no use once the other is set.
+    /// Whether both set the same property.
     fn replaces(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::IoWeight(_), Self::IoWeight(_)) | (Self::CpuWeight(_), Self::CpuWeight(_)) => true,
@@ -362,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slice_lies_where_its_name_says() {
+    fn the_cgroup_of_a_slice_follows_from_its_name() {
         let unit = |path: &str| slice_of(&path.parse().unwrap()).map(str::to_owned);
         assert_eq!(unit("bulkhead.slice").as_deref(), Some("bulkhead.slice"));
         assert_eq!(unit("a.slice/a-b.slice/a-b-c.slice").as_deref(), Some("a-b-c.slice"));
@@ -370,12 +370,12 @@ mod tests {
         for other in ["a.slice/b.slice", "a.slice/journal", "a-b.slice", "x/a.slice", "a.slice/a-.slice", "/"] {
             assert_eq!(unit(other), None, "{other}");
         }
-        // The cgroup of a journal thread beside its owner's.
+        // The cgroup of a journal thread, a sibling of its owner's.
         assert_eq!(unit("a.slice/bulkhead-journal:a-b.slice"), None);
     }
 
     #[test]
-    fn a_scope_lies_in_a_slice() {
+    fn a_scope_is_directly_in_a_slice() {
         let unit = |path: &str| scope_of(&path.parse().unwrap()).map(str::to_owned);
         assert_eq!(unit("a.slice/a-b.slice/bulkhead-run-7.scope").as_deref(), Some("bulkhead-run-7.scope"));
         for other in ["a.slice/a-b.slice/run-7", "a.slice/a-b.slice", "a.slice/container/x.scope", "x.scope", "/"] {
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_those_of_systemd() {
+    fn io_limits_have_the_property_names_of_systemd() {
         let limits = Property::IoMax(DevNo::new(8, 16), [None, Some(1 << 20), None, Some(10)]);
         let pairs = limits.pairs().unwrap();
         assert_eq!(
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn systemd_is_seen_by_its_directory() {
+    fn systemd_is_detected_by_its_directory() {
         let base = tempfile::tempdir().unwrap();
         let roots = Roots::under(base.path());
         assert!(!is_running(&roots));

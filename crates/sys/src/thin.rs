@@ -1,8 +1,8 @@
-//! What two thin volumes of one pool have in common, as the pool's metadata say (thin_delta(8)).
+//! Comparison of two thin volumes in a pool, from the pool's metadata (thin_delta(8)).
 //!
-//! The kernel keeps the metadata as they are at one moment for programs to read (`reserve_metadata_snap`, Documentation/admin-guide/
-//! device-mapper/thin-provisioning.rst), one such moment at a time for each pool. Owns: taking it, and that it is given back, also
-//! after a crash. Does not: use LVM, which waits for locks and looks at every device.
+//! Programs read the metadata through a metadata snapshot (`reserve_metadata_snap`, Documentation/admin-guide/device-mapper/
+//! thin-provisioning.rst), of which each pool has at most one. Owns: reserving it, and its release, also after a crash. Does not: use
+//! LVM, which waits for locks and scans all devices.
 
 use std::fs;
 use std::ops::Range;
@@ -16,101 +16,103 @@ use crate::file::{self, FileError, LockFile};
 use crate::roots::Roots;
 use crate::tool::{Tool, ToolError};
 
-/// How long a comparison may wait and take where nobody waits for it.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Time limit of a comparison in the background.
+pub const COMPARE_LIMIT: Duration = Duration::from_secs(120);
 
 /// The unit of device-mapper's tables.
 const SECTOR_BYTES: u64 = 512;
 
-/// Why volumes cannot be compared.
+/// Volumes could not be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum ThinError {
-    /// It is no block device, or cannot be looked at.
-    #[error("cannot look at {device}")]
+    /// It is not a block device, or cannot be examined.
+    #[error("cannot examine {device}")]
     Device {
         /// The device.
         device: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<BlockError>,
     },
-    /// Only thin volumes have something in common.
-    #[error("{device} is no thin volume, or no thin pool: {table:?}")]
+    /// The device has another dm target.
+    #[error("{device} is not a thin volume or thin pool: {table:?}")]
     NotThin {
         /// The device.
         device: String,
-        /// Its table.
+        /// Its dm table.
         table: String,
     },
-    /// Nothing is shared between pools.
+    /// Volumes of different pools share no blocks.
     #[error("{base} and {volume} are not in the same thin pool")]
     OtherPool {
-        /// The one.
+        /// The first volume.
         base: PathBuf,
-        /// The other.
+        /// The second volume.
         volume: PathBuf,
     },
-    /// Another program reads the metadata, or left them reserved.
-    #[error("somebody else reads the metadata of thin pool {pool}, or has left them reserved")]
+    /// Another program holds the metadata snapshot, or has not released it.
+    #[error(
+        "the metadata snapshot of thin pool {pool} is already reserved: another program uses it, or did not release it"
+    )]
     Reserved {
         /// The pool.
         pool: String,
-        /// What dmsetup said.
+        /// The error of dmsetup.
         #[source]
         source: ToolError,
     },
     /// A program failed.
     #[error(transparent)]
     Tool(#[from] ToolError),
-    /// What `thin_delta` printed is not understood, or was cut off.
-    #[error("thin_delta printed what is not understood: {0}")]
+    /// The output of `thin_delta` is malformed or truncated.
+    #[error("cannot parse the output of thin_delta: {0}")]
     Delta(String),
-    /// The lock, or the note of what is reserved.
+    /// The lock, or the marker of a reserved metadata snapshot, cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// What a volume has of its own, and what in common with another, in bytes. What neither of these lists has reads as zeroes from it.
+/// Blocks that a volume shares with another one, and blocks of its own, in bytes. All other parts of the volume read as zeroes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Common {
-    /// In common: the same blocks of the pool.
+pub struct Comparison {
+    /// Shared: mapped to the same blocks of the pool.
     pub same: Vec<Range<u64>>,
-    /// Of its own.
+    /// Mapped to blocks of its own.
     pub own: Vec<Range<u64>>,
-    /// What only the other one has.
+    /// Mapped only in the other volume.
     pub base_only: Vec<Range<u64>>,
 }
 
-/// Finds out what a volume has in common with another one; with itself, that is all that it has. Both are active, and nothing is under
-/// way on either; `base` must not change as long as the answer counts. It waits `patience` for others who compare volumes of the same
-/// pool, and as long again for the comparison itself.
+/// Compares a volume with `base`; if they are the same volume, all its blocks are shared. Both must be active, without I/O in flight,
+/// and `base` must not change while the result is used. Waits up to `limit` for another comparison in the same pool, and up to `limit`
+/// for the comparison itself.
 ///
 /// # Errors
 /// [`ThinError`].
-pub fn compare(roots: &Roots, base: &Path, volume: &Path, patience: Duration) -> Result<Common, ThinError> {
-    let (one, other) = (Thin::of(base)?, Thin::of(volume)?);
+pub fn compare(roots: &Roots, base: &Path, volume: &Path, limit: Duration) -> Result<Comparison, ThinError> {
+    let (one, other) = (Thin::read(base)?, Thin::read(volume)?);
     if one.pool != other.pool {
         return Err(ThinError::OtherPool { base: base.to_owned(), volume: volume.to_owned() });
     }
-    let pool = Pool::of(roots, one.pool)?;
-    let reserved = Reserved::take(roots, &pool, patience)?;
+    let pool = Pool::read(roots, one.pool)?;
+    let snapshot = MetadataSnapshot::reserve(roots, &pool, limit)?;
     let delta = Tool::new("thin_delta")
         .args(["-m", "--snap1", &one.id.to_string(), "--snap2", &other.id.to_string()])
         .arg(&pool.metadata)
-        .limit(patience)
+        .limit(limit)
         .run();
-    reserved.give_back()?;
+    snapshot.release()?;
     parse_delta(&delta?.stdout, pool.block_bytes).map_err(ThinError::Delta)
 }
 
-/// A thin volume, as the kernel knows it.
+/// A thin volume, from its dm table.
 struct Thin {
     pool: DevNo,
     id: u64,
 }
 
 impl Thin {
-    fn of(device: &Path) -> Result<Self, ThinError> {
+    fn read(device: &Path) -> Result<Self, ThinError> {
         let failed = |source| ThinError::Device { device: device.to_owned(), source: Box::new(source) };
         let table = table_of(block::devno_of(device).map_err(failed)?)?;
         let words: Vec<&str> = table.split_whitespace().collect();
@@ -126,15 +128,15 @@ impl Thin {
 
 struct Pool {
     dev: DevNo,
-    /// Its name, and what it is called also after the next boot.
     name: String,
+    /// Persistent across reboots.
     uuid: String,
     metadata: PathBuf,
     block_bytes: u64,
 }
 
 impl Pool {
-    fn of(roots: &Roots, dev: DevNo) -> Result<Self, ThinError> {
+    fn read(roots: &Roots, dev: DevNo) -> Result<Self, ThinError> {
         let failed = |source| ThinError::Device { device: dev.to_string().into(), source: Box::new(source) };
         let table = table_of(dev)?;
         let words: Vec<&str> = table.split_whitespace().collect();
@@ -165,43 +167,43 @@ fn table_of(dev: DevNo) -> Result<String, ToolError> {
     Ok(dmsetup("table", dev).run()?.stdout.trim().to_owned())
 }
 
-/// Metadata that the kernel keeps for us. Who asks is alone with that, and what an asker left that was killed is given back by the next.
-struct Reserved<'a> {
+/// A reserved metadata snapshot. A lock serialises its users; a snapshot left by a killed process is released by the next user.
+struct MetadataSnapshot<'a> {
     pool: &'a Pool,
-    /// There as long as they may be reserved; it outlives a boot, as what is reserved does.
-    note: PathBuf,
+    /// Exists while the snapshot may be reserved. Persistent, since the reservation survives a reboot.
+    marker: PathBuf,
     _lock: LockFile,
 }
 
-impl<'a> Reserved<'a> {
-    fn take(roots: &Roots, pool: &'a Pool, patience: Duration) -> Result<Self, ThinError> {
+impl<'a> MetadataSnapshot<'a> {
+    fn reserve(roots: &Roots, pool: &'a Pool, limit: Duration) -> Result<Self, ThinError> {
         let dir = roots.base.join("var/lib/bulkhead/thin");
         let locks = dir.join("locks");
-        fs::create_dir_all(&locks).map_err(file::io_error("make the directory", &locks))?;
-        // A pool has one such copy of its metadata, and other pools have theirs.
-        let lock = file::lock_exclusive_within(&locks.join(&pool.uuid), patience)?;
-        let note = dir.join(&pool.uuid);
-        if note.exists() {
-            // It may have been given back before the note went.
+        fs::create_dir_all(&locks).map_err(file::io_error("create the directory", &locks))?;
+        // Each pool has one metadata snapshot.
+        let lock = file::lock_exclusive_within(&locks.join(&pool.uuid), limit)?;
+        let marker = dir.join(&pool.uuid);
+        if marker.exists() {
+            // Fails if it was released before the marker could be removed.
             let _ = pool.message("release_metadata_snap");
         }
-        file::write_atomic(&note, pool.name.as_bytes())?;
+        file::write_atomic(&marker, pool.name.as_bytes())?;
         if let Err(source) = pool.message("reserve_metadata_snap") {
-            file::remove_durable(&note)?;
+            file::remove_durable(&marker)?;
             return Err(ThinError::Reserved { pool: pool.name.clone(), source });
         }
-        Ok(Self { pool, note, _lock: lock })
+        Ok(Self { pool, marker, _lock: lock })
     }
 
-    fn give_back(self) -> Result<(), ThinError> {
+    fn release(self) -> Result<(), ThinError> {
         self.pool.message("release_metadata_snap")?;
-        Ok(file::remove_durable(&self.note).map(drop)?)
+        Ok(file::remove_durable(&self.marker).map(drop)?)
     }
 }
 
-/// Reads what `thin_delta` prints: one element a line, in blocks of the pool.
-fn parse_delta(text: &str, block_bytes: u64) -> Result<Common, String> {
-    let mut common = Common::default();
+/// Parses the output of `thin_delta`: one element per line, in blocks of the pool.
+fn parse_delta(text: &str, block_bytes: u64) -> Result<Comparison, String> {
+    let mut comparison = Comparison::default();
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let head = lines.next().unwrap_or_default();
     if !head.starts_with("<superblock ") || number(head, "data_block_size") != Some(block_bytes / SECTOR_BYTES) {
@@ -209,11 +211,11 @@ fn parse_delta(text: &str, block_bytes: u64) -> Result<Common, String> {
     }
     for line in lines {
         let list = match line.split_whitespace().next().unwrap_or_default() {
-            "</superblock>" => return Ok(common),
+            "</superblock>" => return Ok(comparison),
             "<diff" | "</diff>" => continue,
-            "<left_only" => &mut common.base_only,
-            "<same" => &mut common.same,
-            "<different" | "<right_only" => &mut common.own,
+            "<left_only" => &mut comparison.base_only,
+            "<same" => &mut comparison.same,
+            "<different" | "<right_only" => &mut comparison.own,
             _ => return Err(format!("{line:?}")),
         };
         let range = number(line, "begin").zip(number(line, "length")).and_then(|(begin, length)| {
@@ -221,7 +223,7 @@ fn parse_delta(text: &str, block_bytes: u64) -> Result<Common, String> {
         });
         list.push(range.ok_or_else(|| format!("{line:?}"))?);
     }
-    Err("it ends in the middle".to_owned())
+    Err("it is truncated".to_owned())
 }
 
 /// An attribute of an element.
@@ -234,7 +236,7 @@ fn number(element: &str, name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// thin_delta 1.1.0 of a snapshot of 10 MiB and a clone of it, which was written to inside that and beyond, and discarded 1 MiB.
+    /// thin_delta 1.1.0 of a 10 MiB snapshot and a clone, in which blocks were overwritten, appended and (1 MiB) discarded.
     const DELTA: &str = r#"<superblock uuid="" time="2" transaction="3" data_block_size="128" nr_data_blocks="0">
   <diff left="2" right="3">
     <same begin="0" length="6"/>
@@ -247,19 +249,19 @@ mod tests {
 </superblock>"#;
 
     #[test]
-    fn a_delta_says_what_is_in_common_and_what_is_not() {
-        let common = parse_delta(DELTA, 65536).unwrap();
+    fn a_delta_is_parsed_into_shared_own_and_base_only_ranges() {
+        let comparison = parse_delta(DELTA, 65536).unwrap();
         let blocks = |ranges: &[Range<u64>]| ranges.iter().map(|r| r.start / 65536..r.end / 65536).collect::<Vec<_>>();
-        assert_eq!(blocks(&common.same), [0..6, 7..16, 32..160]);
-        assert_eq!(blocks(&common.own), [6..7, 312..313]);
-        assert_eq!(blocks(&common.base_only), std::slice::from_ref(&(16..32)));
+        assert_eq!(blocks(&comparison.same), [0..6, 7..16, 32..160]);
+        assert_eq!(blocks(&comparison.own), [6..7, 312..313]);
+        assert_eq!(blocks(&comparison.base_only), std::slice::from_ref(&(16..32)));
         let nothing =
             r#"<superblock data_block_size="128" nr_data_blocks="0"><diff left="2" right="3"></diff></superblock>"#;
-        assert!(parse_delta(nothing, 65536).is_err(), "it is a line for each element");
+        assert!(parse_delta(nothing, 65536).is_err(), "thin_delta prints one element per line");
     }
 
     #[test]
-    fn what_is_cut_off_or_not_understood_is_refused() {
+    fn truncated_and_malformed_output_is_refused() {
         for len in 0..DELTA.len() {
             assert!(parse_delta(&DELTA[..len], 65536).is_err(), "{:?}", &DELTA[..len]);
         }

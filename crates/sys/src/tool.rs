@@ -1,7 +1,7 @@
-//! Runs helper programs (`mkfs.ext4`, `lvm`, `fsck` …): without a shell, with a fixed environment, in a process group
-//! of their own, and with a time limit unless it would do harm to kill them.
+//! Running helper programs (`mkfs.ext4`, `lvm`, `fsck` …): without a shell, with a fixed environment, in their own process group, and
+//! with a time limit unless killing them would do harm.
 //!
-//! Owns the only place in the shipped programs that starts a helper. Does not interpret what a program prints.
+//! Owns the only place in the shipped programs that starts helpers. Does not interpret their output.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -16,16 +16,16 @@ use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 
 use crate::process;
 
-/// Where helpers are looked for; the caller's `PATH` is not trusted.
+/// Search path for helpers; the caller's `PATH` is not trusted.
 pub const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// How long a helper may run unless the caller says otherwise.
+/// Default time limit of a helper.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(120);
 
-/// How much of a helper's output is kept, in bytes; the rest is read and dropped.
+/// Size limit of a helper's output, in bytes; the rest is read and discarded.
 const OUTPUT_LIMIT_BYTES: u64 = 16 << 20;
 
-/// A helper program that could not be run, or failed.
+/// A helper program could not be run, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolError {
     /// The program is not installed.
@@ -33,7 +33,7 @@ pub enum ToolError {
     Missing {
         /// Program name.
         program: String,
-        /// The Debian package that carries it.
+        /// The Debian package that contains it.
         package: &'static str,
     },
     /// The program could not be started.
@@ -45,20 +45,20 @@ pub enum ToolError {
         #[source]
         source: std::io::Error,
     },
-    /// The program ended with a failure.
+    /// The program failed.
     #[error("{command} failed ({status}): {stderr}")]
     Failed {
         /// The command line, for the log.
         command: String,
-        /// How it ended, for example `exit status: 5`.
+        /// Its exit status, for example `exit status: 5`.
         status: String,
         /// Exit code, or 128 + the signal's number.
         code: i32,
-        /// Last lines of its standard error (or output, when that is empty), control characters removed.
+        /// Last lines of its standard error (or output, if that is empty), without control characters.
         stderr: String,
     },
-    /// The program ran longer than allowed and was killed.
-    #[error("{command} did not end within {limit_seconds} s and was killed")]
+    /// The program exceeded its time limit and was killed.
+    #[error("{command} did not finish within {limit_seconds} s and was killed")]
     TimedOut {
         /// The command line, for the log.
         command: String,
@@ -67,7 +67,7 @@ pub enum ToolError {
     },
 }
 
-/// What a helper program printed, with its exit code (which [`Tool::ok_codes`] allowed).
+/// Output and exit code of a helper program (a code accepted by [`Tool::ok_codes`]).
 #[derive(Clone, Debug)]
 pub struct ToolOutput {
     /// Exit code.
@@ -78,13 +78,13 @@ pub struct ToolOutput {
     pub stderr: String,
 }
 
-/// How long a program that was killed has for its end, where that matters: what it has open, others cannot unmount meanwhile.
+/// Time limit for the exit of a killed program, if that matters: its open files keep file systems busy.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
-/// How often it is asked whether a program is still waited for.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which [`Tool::run_while`] checks its condition.
+const CHECK_PAUSE: Duration = Duration::from_millis(100);
 
-/// A helper program that runs, and what collects what it says.
+/// A running helper program, and the threads that read its output.
 struct Started {
     child: Child,
     stdout: Option<thread::JoinHandle<Vec<u8>>>,
@@ -96,13 +96,13 @@ struct Started {
 pub struct Tool {
     /// Its name, for messages.
     program: &'static str,
-    /// What is started.
+    /// The file to execute.
     path: Cow<'static, OsStr>,
     args: Vec<OsString>,
     envs: Vec<(&'static str, OsString)>,
     ok_codes: Vec<i32>,
     limit: Option<Duration>,
-    ends_with_us: bool,
+    dies_with_parent: bool,
     outlives_shutdown: bool,
 }
 
@@ -117,32 +117,32 @@ impl Tool {
             envs: Vec::new(),
             ok_codes: vec![0],
             limit: Some(DEFAULT_LIMIT),
-            ends_with_us: false,
+            dies_with_parent: false,
             outlives_shutdown: false,
         }
     }
 
-    /// A run of the program that this process runs, also when its file was replaced.
+    /// A run of this process's program, also if its file was replaced.
     #[must_use]
     pub fn this_program() -> Self {
         Self::bulkhead(Path::new("/proc/self/exe"))
     }
 
-    /// A run of the program `bulkhead` that is at `path`.
+    /// A run of the program `bulkhead` at `path`.
     #[must_use]
     pub fn bulkhead(path: &Path) -> Self {
         Self { path: Cow::Owned(path.as_os_str().to_owned()), ..Self::new("bulkhead") }
     }
 
-    /// Excludes it from the processes that systemd kills at the end of a shutdown, since file systems may need it until then: an `argv[0]` with
-    /// a leading `@` marks a storage daemon (<https://systemd.io/ROOT_STORAGE_DAEMONS>).
+    /// Excludes it from the processes that systemd kills late in a shutdown, since mounted file systems may still need it: an `argv[0]`
+    /// with a leading `@` marks a storage daemon (<https://systemd.io/ROOT_STORAGE_DAEMONS>).
     #[must_use]
     pub fn outlives_shutdown(mut self) -> Self {
         self.outlives_shutdown = true;
         self
     }
 
-    /// Adds one argument.
+    /// Adds an argument.
     #[must_use]
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.args.push(arg.as_ref().to_owned());
@@ -156,42 +156,42 @@ impl Tool {
         self
     }
 
-    /// Adds a variable to its environment, which otherwise is the same for all.
+    /// Adds a variable to the fixed environment.
     #[must_use]
     pub fn env(mut self, name: &'static str, value: impl AsRef<OsStr>) -> Self {
         self.envs.push((name, value.as_ref().to_owned()));
         self
     }
 
-    /// Exit codes that are not failures (default: only 0).
+    /// Sets the exit codes that count as success (default: only 0).
     #[must_use]
     pub fn ok_codes(mut self, codes: &[i32]) -> Self {
         self.ok_codes = codes.to_vec();
         self
     }
 
-    /// How long it may run (default [`DEFAULT_LIMIT`]).
+    /// Sets its time limit (default [`DEFAULT_LIMIT`]).
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = Some(limit);
         self
     }
 
-    /// It may run as long as it needs, because killed half way it would leave data or devices unusable.
+    /// Removes its time limit, because killing it would leave data or devices unusable.
     #[must_use]
     pub fn unlimited(mut self) -> Self {
         self.limit = None;
         self
     }
 
-    /// It is killed when the thread that runs it ends, however that is: what it works on is of no use to anybody else.
+    /// Has it killed when the thread that runs it exits, for any reason, since its result would be unused.
     #[must_use]
-    pub fn ends_with_us(mut self) -> Self {
-        self.ends_with_us = true;
+    pub fn dies_with_parent(mut self) -> Self {
+        self.dies_with_parent = true;
         self
     }
 
-    /// The command line as text, for logs only: it is never given to a shell.
+    /// The command line as text, for logs only; it is never passed to a shell.
     #[must_use]
     pub fn command_line(&self) -> String {
         let mut text = self.program.to_owned();
@@ -202,16 +202,16 @@ impl Tool {
         text
     }
 
-    /// Runs the program to its end.
+    /// Runs the program and waits for its exit.
     ///
     /// # Errors
-    /// [`ToolError`] when the program is missing, cannot start, fails, or runs over its limit (it is then killed and reaped).
+    /// [`ToolError`] if the program is missing, cannot start, fails, or exceeds its time limit (it is then killed and reaped).
     pub fn run(&self) -> Result<ToolOutput, ToolError> {
         let mut started = self.start()?;
         if let Some(limit) = self.limit {
             self.wait_or_kill(&mut started.child, limit)?;
         }
-        self.end(started)
+        self.finish(started)
     }
 
     fn start(&self) -> Result<Started, ToolError> {
@@ -225,8 +225,8 @@ impl Tool {
         Ok(Started { child, stdout, stderr })
     }
 
-    /// Waits for its end, and looks at what it said.
-    fn end(&self, Started { mut child, stdout, stderr }: Started) -> Result<ToolOutput, ToolError> {
+    /// Waits for its exit, and evaluates the exit code.
+    fn finish(&self, Started { mut child, stdout, stderr }: Started) -> Result<ToolOutput, ToolError> {
         let status = child.wait().map_err(|source| self.start_error(source))?;
         let collect = |reader: Option<thread::JoinHandle<Vec<u8>>>| {
             let bytes = reader.and_then(|handle| handle.join().ok()).unwrap_or_default();
@@ -251,35 +251,35 @@ impl Tool {
         ToolError::Start { program: self.program.to_owned(), source }
     }
 
-    /// Runs the program to its end, unless `goes_on` says that nobody waits for it any more: asked about ten times a second. The
-    /// program is killed then, and not waited for: it may be in a system call that no signal ends. One that [ends with us](Self::ends_with_us)
-    /// has 2 s for that.
+    /// Runs the program while `condition` is `Ok`, without a time limit; checks it about ten times per second. On an error the program
+    /// is killed, but not waited for, as it may be in an uninterruptible system call. One that [dies with its
+    /// parent](Self::dies_with_parent) is waited for up to 2 s.
     ///
     /// # Errors
-    /// What `goes_on` says; within it, those of [`Tool::run`] but for the limit, which this has not.
-    pub fn run_while<E>(&self, goes_on: impl Fn() -> Result<(), E>) -> Result<Result<ToolOutput, ToolError>, E> {
+    /// The error of `condition`; in the inner result, those of [`Tool::run`] except for the time limit.
+    pub fn run_while<E>(&self, condition: impl Fn() -> Result<(), E>) -> Result<Result<ToolOutput, ToolError>, E> {
         let mut started = match self.start() {
             Ok(started) => started,
             Err(error) => return Ok(Err(error)),
         };
         loop {
-            match process::wait_until_ended(Pid::from_child(&started.child), LOOK) {
+            match process::wait_until_ended(Pid::from_child(&started.child), CHECK_PAUSE) {
                 Ok(false) => {}
-                Ok(true) => return Ok(self.end(started)),
+                Ok(true) => return Ok(self.finish(started)),
                 Err(source) => return Ok(Err(self.start_error(source))),
             }
-            if let Err(why) = goes_on() {
-                // Fails only when it has ended meanwhile.
+            if let Err(reason) = condition() {
+                // Fails only if it has exited meanwhile.
                 let _ = started.child.kill();
-                if self.ends_with_us
+                if self.dies_with_parent
                     && let Ok(true) = process::wait_until_ended(Pid::from_child(&started.child), END_LIMIT)
                 {
                     let _ = started.child.wait();
-                    return Err(why);
+                    return Err(reason);
                 }
-                // Whoever ends last reaps it: this thread, or init after this process.
+                // Reaped by this thread, or by init if this process exits first.
                 thread::spawn(move || started.child.wait());
-                return Err(why);
+                return Err(reason);
             }
         }
     }
@@ -289,7 +289,7 @@ impl Tool {
         if let Ok(true) = ended {
             return Ok(());
         }
-        // The child is ours and not yet reaped, so the pid cannot have been reused.
+        // Our child is not reaped yet, so its pid cannot have been reused.
         let killed = child.kill().and_then(|()| child.wait());
         ended.and(killed).map_err(|source| self.start_error(source))?;
         Err(ToolError::TimedOut { command: self.command_line(), limit_seconds: limit.as_secs() })
@@ -299,20 +299,20 @@ impl Tool {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
         command.args(&self.args).env_clear().env("PATH", PATH).env("LC_ALL", "C").current_dir("/");
-        // LVM complains about every descriptor that it inherits; ours are close-on-exec.
+        // LVM warns about inherited descriptors; ours are close-on-exec.
         command.env("LVM_SUPPRESS_FD_WARNINGS", "1");
         command.envs(self.envs.iter().map(|(name, value)| (name, value)));
-        // A Ctrl-C at our terminal is for us: it must not end a helper half way.
+        // A Ctrl-C at our terminal must not interrupt a helper.
         command.process_group(0);
         if self.outlives_shutdown {
             command.arg0(format!("@{}", self.program));
         }
-        // Our own program raises the limit by itself where it has to, and is started faster without this.
+        // This program raises the limit itself if it has to, and starts faster without this.
         if *self.path == *self.program {
             // SAFETY: between fork and exec the closure makes two system calls (`prlimit`), and neither allocates nor locks.
             unsafe { command.pre_exec(process::reset_open_files) };
         }
-        if self.ends_with_us {
+        if self.dies_with_parent {
             // SAFETY: between fork and exec the closure makes one system call (`prctl`), and neither allocates nor locks.
             unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
         }
@@ -321,13 +321,13 @@ impl Tool {
     }
 }
 
-/// The path of a program in [`PATH`], when it is installed.
+/// The path of a program in [`PATH`], if it is installed.
 #[must_use]
 pub fn find_program(program: &str) -> Option<std::path::PathBuf> {
     PATH.split(':').map(|dir| std::path::Path::new(dir).join(program)).find(|path| path.is_file())
 }
 
-/// The Debian package that carries a program, for error messages.
+/// The Debian package that contains a program, for error messages.
 #[must_use]
 pub fn package_of(program: &str) -> &'static str {
     match program {
@@ -347,7 +347,7 @@ pub fn package_of(program: &str) -> &'static str {
 fn drain(mut stream: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
     thread::spawn(move || {
         let mut kept = Vec::new();
-        // A read error ends the output early; the exit code still decides.
+        // A read error truncates the output; the exit code still determines the result.
         let _ = stream.by_ref().take(OUTPUT_LIMIT_BYTES).read_to_end(&mut kept);
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
         kept

@@ -1,7 +1,7 @@
-//! Discards what a mounted file system has free (ioctl `FITRIM`, `<linux/fs.h>`).
+//! Discarding the free space of a mounted file system (ioctl `FITRIM`, `<linux/fs.h>`).
 //!
-//! Nothing is said about the shortest range that is worth it: ext4 and XFS take the device's discard granularity, which of a thin
-//! volume is the chunk of its pool. Does not: know for whom that is of use.
+//! The minimum length of a range is left to the file system: ext4 and XFS use the device's discard granularity, which for a thin volume
+//! is the chunk size of its pool. Does not: decide which volumes are trimmed.
 
 use std::fs::File;
 use std::io;
@@ -24,7 +24,7 @@ const FITRIM: Opcode = opcode::read_write::<Range>(b'X', 121);
 #[derive(Clone, Copy, Debug, Default)]
 struct Range {
     start: u64,
-    /// In: how long the range is. Out: how much was discarded.
+    /// In: length of the range. Out: number of bytes discarded.
     len: u64,
     minlen: u64,
 }
@@ -34,19 +34,19 @@ const _: () = assert!(size_of::<Range>() == 24 && offset_of!(Range, len) == 8 &&
 /// A file system could not be trimmed.
 #[derive(Debug, thiserror::Error)]
 pub enum TrimError {
-    /// Its device takes no discards: the driver has none, or they were switched off (`lvchange --discards ignore`).
-    #[error("the device of the file system at {path} takes no discards")]
+    /// Its device does not support discards: the driver has none, or they are disabled (`lvchange --discards ignore`).
+    #[error("the device of the file system at {path} does not support discards")]
     NoDiscards {
-        /// Where it is mounted.
+        /// The mount point.
         path: PathBuf,
     },
-    /// Something else.
+    /// Another error.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// Discards what the file system at `path` has free between `start` and `start + length`, in bytes of its own range. Returns how much
-/// that was; nothing beyond its end. `SIGKILL` ends it after the discard that is under way.
+/// Discards the free space between `start` and `start + length`, in bytes, of the file system at `path`. Returns the number of bytes
+/// discarded; 0 beyond its end. `SIGKILL` interrupts it after the discard in progress.
 ///
 /// # Errors
 /// [`TrimError`].
@@ -55,7 +55,7 @@ pub fn trim(path: &Path, start: Bytes, length: Bytes) -> Result<Bytes, TrimError
     match fitrim(&file, start, length) {
         Ok(discarded) => Ok(discarded),
         Err(Errno::OPNOTSUPP) => Err(TrimError::NoDiscards { path: path.to_owned() }),
-        // The kernel's answer for a range behind the end: a device that was made larger, and its file system was not yet.
+        // A range beyond the end, as on a device that was grown before its file system.
         Err(Errno::INVAL) if start >= size(&file, path)? => Ok(Bytes(0)),
         Err(errno) => Err(io_error("trim the file system at", path)(errno.into()).into()),
     }
@@ -63,16 +63,16 @@ pub fn trim(path: &Path, start: Bytes, length: Bytes) -> Result<Bytes, TrimError
 
 fn fitrim(file: impl AsFd, start: Bytes, length: Bytes) -> Result<Bytes, Errno> {
     let mut range = Range { start: start.0, len: length.0, minlen: 0 };
-    // SAFETY: FITRIM reads a `struct fstrim_range` and writes one in its place, which `Range` is (asserted above).
+    // SAFETY: FITRIM reads and overwrites a `struct fstrim_range`, whose layout `Range` has (asserted above).
     let request = unsafe { Updater::<FITRIM, Range>::new(&mut range) };
-    // SAFETY: as above; the request borrows the range for as long as the call takes.
+    // SAFETY: as above; the request borrows the range during the call.
     unsafe { ioctl(file, request) }?;
     Ok(Bytes(range.len))
 }
 
-/// The size of a file system, or less by what its own structures take (ext4).
+/// The size of a file system; for ext4 without its own metadata.
 fn size(file: &File, path: &Path) -> Result<Bytes, FileError> {
-    let found = fstatvfs(file).map_err(|errno| io_error("look at the file system of", path)(io::Error::from(errno)))?;
+    let found = fstatvfs(file).map_err(|errno| io_error("examine the file system of", path)(io::Error::from(errno)))?;
     Ok(Bytes(found.f_blocks.saturating_mul(found.f_frsize)))
 }
 

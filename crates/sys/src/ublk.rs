@@ -1,9 +1,8 @@
-//! ublk: block devices that a process serves (kernel `drivers/block/ublk_drv.c`, `Documentation/block/ublk.rst`).
+//! ublk: block devices served by a process (kernel `drivers/block/ublk_drv.c`, `Documentation/block/ublk.rst`).
 //!
-//! Owns: the commands of `/dev/ublk-control` ([`Control`]), and the requests of a device that this process serves
-//! ([`queue::Queue`]). A device outlives its server: with user recovery, which every device of ours has, its requests wait
-//! until another server takes it over, and those that were under way are issued again.
-//! Does not: know what is in the image, nor decide when a device is made or removed.
+//! Owns: the commands of `/dev/ublk-control` ([`Control`]), and the requests of a device that this process serves ([`queue::Queue`]). A
+//! device outlives its server: with user recovery, which all devices of ours have, its requests wait until another server takes over,
+//! and requests that were in flight are reissued. Does not: interpret an image, or decide when a device is created or removed.
 
 mod device;
 mod error;
@@ -33,32 +32,32 @@ use self::uapi::Command;
 use crate::process::{self, Handle};
 use crate::roots::Roots;
 
-/// How long a command may take before it is given up: starting a device reads from it, stopping one waits for what is under way.
+/// Time limit of a command: starting a device reads from it, stopping one waits for requests in flight.
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long the server of a device that was removed may take to end.
+/// Time limit for the exit of a removed device's server.
 const SERVER_END_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long udev may need to make the node of a new device.
+/// Time limit for udev to create the node of a new device.
 const NODE_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long udev may look at a device that is to be removed.
+/// Time limit for udev to finish probing a device that is being removed.
 const UDEV_LIMIT: Duration = Duration::from_secs(5);
 
-/// Pause between two looks.
+/// Poll interval.
 const POLL_PAUSE: Duration = Duration::from_millis(10);
 
 /// The driver's control node.
 pub struct Control {
     file: File,
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
-    /// How many commands were sent: each has its number.
+    /// Number of commands sent; the user data of the last one.
     sent: u64,
-    /// The driver's parameter that says how many devices there may be.
-    most: PathBuf,
+    /// The driver's parameter for the maximum number of devices.
+    ublks_max: PathBuf,
 }
 
-/// The most devices that the driver has numbers for (kernel `UBLK_MAX_UBLKS`).
+/// Maximum number of devices in the driver (kernel `UBLK_MAX_UBLKS`).
 const MAX_DEVICES: u32 = (1 << 20) - 1;
 
 impl std::fmt::Debug for Control {
@@ -71,7 +70,7 @@ impl Control {
     /// Opens the control node.
     ///
     /// # Errors
-    /// [`UblkError::Unavailable`], [`UblkError::Lacks`] where `io_uring` must not be used, [`UblkError::Node`], [`UblkError::Ring`].
+    /// [`UblkError::Unavailable`], [`UblkError::Lacks`] if `io_uring` is not permitted, [`UblkError::Node`], [`UblkError::Ring`].
     pub fn open(roots: &Roots) -> Result<Self, UblkError> {
         let path = roots.dev.join("ublk-control");
         let opened = OpenOptions::new().read(true).write(true).open(&path);
@@ -80,17 +79,17 @@ impl Control {
             _ => UblkError::node("open", path, source),
         })?;
         let ring = IoUring::builder().build(4).map_err(|source| match Errno::from_io_error(&source) {
-            Some(Errno::PERM | Errno::NOSYS) => UblkError::Lacks { feature: "io_uring, or it is switched off" },
-            _ => UblkError::Ring { operation: "make", source },
+            Some(Errno::PERM | Errno::NOSYS) => UblkError::Lacks { feature: "io_uring, or it is disabled" },
+            _ => UblkError::Ring { operation: "create", source },
         })?;
-        let most = roots.sys.join("module/ublk_drv/parameters/ublks_max");
-        Ok(Self { file, ring, sent: 0, most })
+        let ublks_max = roots.sys.join("module/ublk_drv/parameters/ublks_max");
+        Ok(Self { file, ring, sent: 0, ublks_max })
     }
 
-    /// What the driver can do.
+    /// The driver's features.
     ///
     /// # Errors
-    /// [`UblkError::Lacks`] when it cannot do what every device of ours needs (a kernel before 6.5).
+    /// [`UblkError::Lacks`] if it lacks a feature that all devices of ours need (a kernel before 6.5).
     pub fn features(&mut self) -> Result<Features, UblkError> {
         let lacks = |feature| UblkError::Lacks { feature };
         let (answer, bytes) = self.exchange(uapi::GET_FEATURES, u32::MAX, 0u64.to_ne_bytes(), 0)?;
@@ -108,7 +107,7 @@ impl Control {
         Ok(Features(flags))
     }
 
-    /// A device, `None` when there is none of that number.
+    /// A device; `None` if there is none of that number.
     ///
     /// # Errors
     /// [`UblkError::Command`].
@@ -121,11 +120,11 @@ impl Control {
         }
     }
 
-    /// The device that has `owner` written on it, `None` when there is none. Of the devices in `known`, only the one of this owner is asked;
-    /// the others come into it.
+    /// The device of `owner`; `None` if there is none. Devices that are known to belong to another owner are not queried; the owners of
+    /// queried devices are added to `known`.
     ///
     /// # Errors
-    /// [`UblkError::Command`]; [`UblkError::Node`] when `/sys/class/ublk-char` cannot be read.
+    /// [`UblkError::Command`]; [`UblkError::Node`] if `/sys/class/ublk-char` cannot be read.
     pub fn find(&mut self, roots: &Roots, owner: u64, known: &Owners) -> Result<Option<DeviceInfo>, UblkError> {
         let path = roots.sys.join("class/ublk-char");
         let unreadable = |source| UblkError::node("list", &path, source);
@@ -142,7 +141,7 @@ impl Control {
         known.find(&devices, owner, |id| self.info(id))
     }
 
-    /// Makes a device, not started yet. The process that calls this is to serve it.
+    /// Creates a device, which is not started yet. The calling process becomes its server.
     ///
     /// # Errors
     /// [`UblkError::Command`].
@@ -151,7 +150,7 @@ impl Control {
             queues: spec.queues,
             depth: spec.depth,
             max_io_bytes: spec.max_io_bytes,
-            // The driver is to choose.
+            // The driver chooses.
             id: u32::MAX,
             pid: getpid().as_raw_pid(),
             flags: uapi::F_USER_RECOVERY
@@ -163,16 +162,16 @@ impl Control {
         };
         let (mut answer, mut bytes) = self.exchange(uapi::ADD_DEV, u32::MAX, wanted.encode(), 0)?;
         if answer == Err(Errno::ACCESS) {
-            // Kernels before 6.15 count everybody's devices against a limit that is meant for users without privileges.
-            std::fs::write(&self.most, MAX_DEVICES.to_string())
-                .map_err(|source| UblkError::TooMany { parameter: self.most.clone(), source })?;
+            // Kernels before 6.15 count all devices against a limit intended for unprivileged users.
+            std::fs::write(&self.ublks_max, MAX_DEVICES.to_string())
+                .map_err(|source| UblkError::TooMany { parameter: self.ublks_max.clone(), source })?;
             (answer, bytes) = self.exchange(uapi::ADD_DEV, u32::MAX, wanted.encode(), 0)?;
         }
         answer.map_err(|errno| refused(uapi::ADD_DEV, u32::MAX, errno))?;
         Ok(device_info(uapi::Info::decode(&bytes)))
     }
 
-    /// Says what a device is; before it is started.
+    /// Sets the parameters of a device, before it is started.
     ///
     /// # Errors
     /// [`UblkError::Command`].
@@ -182,7 +181,7 @@ impl Control {
         answer.map(drop).map_err(|errno| refused(uapi::SET_PARAMS, device.id, errno))
     }
 
-    /// Starts a device: its block device appears. The queues' threads fetch meanwhile; this waits for all of them.
+    /// Starts a device, which creates its block device. Waits until all queues' threads have fetched.
     ///
     /// # Errors
     /// [`UblkError::Command`], [`UblkError::Timeout`].
@@ -190,20 +189,20 @@ impl Control {
         self.command(uapi::START_DEV, id, own_pid())
     }
 
-    /// Begins to take over a device whose server is gone; somebody may have begun before. Who opens the device first is its
-    /// server then.
+    /// Begins to take over a device without a server; another process may have begun already. The first process that opens the device
+    /// then is its server.
     ///
     /// # Errors
-    /// [`UblkError::Command`]: `EBUSY` as long as a server lives, or what it had under way has not come to its end.
+    /// [`UblkError::Command`]: `EBUSY` while a server is alive, or while its requests in flight are not finished.
     pub fn start_recovery(&mut self, id: u32) -> Result<(), UblkError> {
         match self.command(uapi::START_USER_RECOVERY, id, 0) {
-            // The driver refuses when no queue is ready, as after the first time (`ublk_ctrl_start_recovery`).
+            // The driver refuses if no queue is ready, as after an earlier call (`ublk_ctrl_start_recovery`).
             Err(UblkError::Command { source, .. }) if is(&source, Errno::INVAL) => Ok(()),
             done => done,
         }
     }
 
-    /// Completes taking over: requests that waited are served. The queues' threads fetch meanwhile; this waits for all of them.
+    /// Completes a takeover, so that waiting requests are served. Waits until all queues' threads have fetched.
     ///
     /// # Errors
     /// [`UblkError::Command`], [`UblkError::Timeout`].
@@ -219,14 +218,14 @@ impl Control {
         self.command(uapi::UPDATE_SIZE, id, size.0 / 512)
     }
 
-    /// Stops a device that is not in use, to be [deleted](Self::delete) next. Idempotent.
+    /// Stops a device that is not in use, before it is [deleted](Self::delete). Idempotent.
     ///
     /// # Errors
     /// [`UblkError::Busy`] while it is mounted or held, [`UblkError::Command`], [`UblkError::Timeout`], [`UblkError::Node`].
     pub fn stop(&mut self, roots: &Roots, device: &DeviceInfo) -> Result<Stopped, UblkError> {
         let node = device.node(roots);
-        // The driver would remove it under a mounted file system, too. An exclusive opener, as a mount is one, is told. It is
-        // closed only when the device is stopped: before, it could wait for a server that is gone.
+        // The driver would remove a device even under a mounted file system. An exclusive open fails then, as a mount is an exclusive
+        // opener. It is closed only after the device is stopped, as the close could wait for a dead server before.
         let exclusive = match rustix::fs::open(&node, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {
             Ok(fd) => Some(fd),
             Err(Errno::BUSY) => return Err(UblkError::Busy { device: node }),
@@ -234,7 +233,7 @@ impl Control {
             Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => None,
             Err(errno) => return Err(UblkError::node("open", node, errno)),
         };
-        // udev looks for signatures under a lock on the disk; without its server that would fail, with noise in the kernel's log.
+        // udev probes for signatures under a lock on the disk. Without the server its reads would fail, with errors in the kernel log.
         let give_up = Instant::now() + UDEV_LIMIT;
         while let Some(disk) = &exclusive
             && flock(disk, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN)
@@ -250,7 +249,7 @@ impl Control {
         Ok(Stopped { id: device.id, node, server })
     }
 
-    /// Deletes a stopped device. Afterwards the driver gives its number to others.
+    /// Deletes a stopped device. Afterwards the driver may reuse its number.
     ///
     /// # Errors
     /// [`UblkError::Command`], [`UblkError::Timeout`].
@@ -263,7 +262,7 @@ impl Control {
         answer.map(drop).map_err(|errno| refused(command, id, errno))
     }
 
-    /// Sends a command with a buffer, and gives back the driver's answer and the buffer.
+    /// Sends a command with a buffer; returns the driver's result and the buffer.
     fn exchange<const N: usize>(
         &mut self,
         command: Command,
@@ -273,7 +272,7 @@ impl Control {
     ) -> Result<(Result<i32, Errno>, [u8; N]), UblkError> {
         let failed = |source| UblkError::Ring { operation: "use", source };
         let mut buffer = Box::new(buffer);
-        // Lengths are those of `uapi`: at most 64.
+        // Lengths are those in `uapi`, at most 64.
         let described =
             if N == 0 { (0, 0) } else { (buffer.as_mut_ptr() as u64, u16::try_from(N).unwrap_or(u16::MAX)) };
         self.sent += 1;
@@ -281,14 +280,14 @@ impl Control {
             .cmd(uapi::ctrl_cmd(id, described, data))
             .build()
             .user_data(self.sent);
-        // SAFETY: the command's buffer is on the heap and is given back only when the command has ended; where that is not known
-        // it is leaked. The descriptor is that of `self.file`, which lives as long as the ring.
+        // SAFETY: the command's buffer is on the heap and is freed only after the command has completed; otherwise it is leaked. The
+        // descriptor is that of `self.file`, which outlives the ring's requests.
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| failed(io::ErrorKind::QuotaExceeded.into()))?;
         let give_up = Instant::now() + COMMAND_LIMIT;
         loop {
             let left = types::Timespec::from(give_up.saturating_duration_since(Instant::now()));
             let waited = self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&left));
-            // That of a command which was given up may come late.
+            // The completion of a command that timed out may arrive late.
             if let Some(entry) = self.ring.completion().find(|entry| entry.user_data() == self.sent) {
                 let answer = entry.result();
                 let answer = if answer < 0 { Err(Errno::from_raw_os_error(-answer)) } else { Ok(answer) };
@@ -310,7 +309,7 @@ impl Control {
     }
 }
 
-/// A device without requests, whose server is about to end.
+/// A stopped device, whose server is about to exit.
 #[derive(Debug)]
 #[must_use]
 pub struct Stopped {
@@ -320,7 +319,7 @@ pub struct Stopped {
 }
 
 impl Stopped {
-    /// Waits until the server has ended.
+    /// Waits until the server has exited.
     ///
     /// # Errors
     /// [`UblkError::Timeout`], [`UblkError::Node`].
@@ -330,14 +329,14 @@ impl Stopped {
             Ok(true) => Ok(()),
             Ok(false) => {
                 let seconds = SERVER_END_LIMIT.as_secs();
-                Err(UblkError::Timeout { command: "the end of the server", id, seconds })
+                Err(UblkError::Timeout { command: "the exit of the server", id, seconds })
             }
             Err(source) => Err(UblkError::node("wait for the server of", node, source)),
         }
     }
 }
 
-/// Opens a device's own node, through which its requests come.
+/// Opens a device's character node, through which its requests are served.
 ///
 /// # Errors
 /// [`UblkError::Node`].
@@ -358,7 +357,7 @@ fn own_pid() -> u64 {
     u64::from(getpid().as_raw_pid().unsigned_abs())
 }
 
-/// A device that is gone needs no stopping and no removing.
+/// Treats a missing device as stopped or removed.
 fn unless_gone(done: Result<(), UblkError>) -> Result<(), UblkError> {
     match done {
         Err(UblkError::Command { source, .. }) if is(&source, Errno::NODEV) => Ok(()),

@@ -1,8 +1,8 @@
-//! Workers: our own program once more, for work that a daemon follows and can end. It gets one end of a socket as its standard input,
-//! through which the two send packets ([`crate::packet`]).
+//! Worker processes, which run this program for work that a daemon monitors and can cancel. A worker's standard input is one end of a
+//! socket, through which both sides exchange packets ([`crate::packet`]).
 //!
-//! Owns: its start and its end. It is killed when its [`Worker`] is dropped, and by the kernel when the *thread* that started it ends
-//! (`PR_SET_PDEATHSIG`): that thread has to wait for it. Does not: know what is said.
+//! Owns: a worker's lifetime. It is killed when its [`Worker`] is dropped, and by the kernel when the *thread* that started it exits
+//! (`PR_SET_PDEATHSIG`), so that thread has to wait for it. Does not: interpret packets.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -19,17 +19,17 @@ use crate::roots::Roots;
 use crate::tool::PATH;
 use crate::{packet, process};
 
-/// A worker that was started.
+/// A started worker.
 #[derive(Debug)]
 pub struct Worker {
-    /// `None` once it was handed over to be reaped.
+    /// `None` once another thread reaps it.
     child: Option<Child>,
     control: OwnedFd,
 }
 
 impl Worker {
-    /// Starts the program that this process runs with these arguments: also when its file was replaced. What it writes to standard
-    /// error goes where ours does, and what it writes to standard output nowhere.
+    /// Starts this process's program with these arguments, also if its file was replaced. It inherits standard error; its standard
+    /// output is discarded.
     ///
     /// # Errors
     /// The operating system's.
@@ -38,7 +38,7 @@ impl Worker {
         let (control, theirs) = packet::pair()?;
         let mut command = Command::new("/proc/self/exe");
         command.arg0("bulkhead").args(args).env_clear().env("PATH", PATH).env("LC_ALL", "C").current_dir("/");
-        // A Ctrl-C at our terminal is for us: it must not end a worker half way.
+        // A Ctrl-C at our terminal must not interrupt a worker.
         command.process_group(0).stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::inherit());
         // SAFETY: between fork and exec the closure makes one system call (`prctl`), and neither allocates nor locks.
         unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
@@ -51,54 +51,54 @@ impl Worker {
         self.control.as_fd()
     }
 
-    /// Asks it to end (`SIGTERM`).
+    /// Sends it `SIGTERM`.
     pub fn terminate(&self) {
         if let Some(child) = &self.child {
-            // Ours, and not yet reaped: the number is nobody else's. It fails when it has ended.
+            // Our child is not reaped yet, so its pid cannot have been reused. Fails if it has exited.
             let _ = kill_process(Pid::from_child(child), Signal::TERM);
         }
     }
 
-    /// How it ended; `None` when it has not within `limit`.
+    /// Waits for its exit; returns its exit status, or `None` after `limit`.
     ///
     /// # Errors
     /// The operating system's.
-    pub fn ended(&mut self, limit: Duration) -> io::Result<Option<ExitStatus>> {
+    pub fn wait(&mut self, limit: Duration) -> io::Result<Option<ExitStatus>> {
         let Some(child) = &mut self.child else { return Err(io::ErrorKind::NotFound.into()) };
         if process::wait_until_ended(Pid::from_child(child), limit)? { child.wait().map(Some) } else { Ok(None) }
     }
 }
 
 impl Drop for Worker {
-    /// Ends it, and does not wait for that: it may be in a system call that no signal ends.
+    /// Kills it without waiting for its exit, as it may be in an uninterruptible system call.
     fn drop(&mut self) {
         let Some(mut child) = self.child.take() else { return };
         if matches!(child.try_wait(), Ok(Some(_))) {
             return;
         }
-        // Fails only when it has ended meanwhile.
+        // Fails only if it has exited meanwhile.
         let _ = child.kill();
-        // Whoever ends last reaps it: this thread, or init after this process.
+        // Reaped by this thread, or by init if this process exits first.
         thread::spawn(move || child.wait());
     }
 }
 
-/// Ends a stream for whoever reads or writes it, in whatever process: reading comes to its end, and writing fails.
-pub fn end_stream(socket: impl AsFd) {
-    // Fails only when it has come to its end.
+/// Shuts a stream down for all processes that have it open: reads return the end of the stream, writes fail.
+pub fn shut_down_stream(socket: impl AsFd) {
+    // Fails only if the other end is closed already.
     let _ = shutdown(socket, Shutdown::Both);
 }
 
-/// Whether nobody has the other end of a stream open any more; one that was only closed for writing is open.
+/// Whether the other end of a stream is closed; if it is only shut down for writing, it counts as open.
 pub fn is_closed(socket: impl AsFd) -> bool {
     let mut polled = [PollFd::new(&socket, PollFlags::empty())];
-    // What cannot be asked now is asked again.
-    let asked = poll(&mut polled, Some(&Timespec::default()));
-    asked.is_ok() && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    // An interrupted poll counts as open: the caller polls again.
+    let result = poll(&mut polled, Some(&Timespec::default()));
+    result.is_ok() && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
-/// The other end of the socket, in a worker's process: its standard input. Makes the process one like any other when memory runs out:
-/// what protects the daemon must not protect what reads a client's bytes.
+/// In a worker's process, its end of the socket: the standard input. Resets the process's OOM score: the daemon's protection must not
+/// extend to a process that reads a client's data.
 ///
 /// # Errors
 /// The operating system's.
@@ -118,21 +118,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_ends_by_itself_or_with_us() {
-        // This program: it lists its tests.
+    fn a_worker_exits_by_itself_or_is_killed_on_drop() {
+        // This program lists its tests.
         let mut worker = Worker::start(&["--list"]).unwrap();
-        assert!(worker.ended(Duration::from_secs(60)).unwrap().unwrap().success());
-        // One that nobody waits for is killed.
+        assert!(worker.wait(Duration::from_secs(60)).unwrap().unwrap().success());
+        // A dropped worker is killed.
         drop(Worker::start(&["--list"]).unwrap());
     }
 
     #[test]
-    fn a_stream_is_closed_when_its_other_end_is() {
+    fn a_stream_is_closed_if_its_other_end_is() {
         let (mut one, mut other) = UnixStream::pair().unwrap();
         assert!(!is_closed(&one));
         other.write_all(b"all").unwrap();
         other.shutdown(std::net::Shutdown::Write).unwrap();
-        // Somebody waits for what comes of it.
+        // The other end can still read.
         assert!(!is_closed(&one));
         drop(other);
         assert!(is_closed(&one));
@@ -142,10 +142,10 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_was_ended_ends_for_whoever_has_it() {
+    fn a_stream_is_shut_down_for_all_its_descriptors() {
         let (one, mut other) = UnixStream::pair().unwrap();
         let mut copy = one.try_clone().unwrap();
-        end_stream(&one);
+        shut_down_stream(&one);
         assert_eq!(copy.read(&mut [0]).unwrap(), 0);
         assert_eq!(other.read(&mut [0]).unwrap(), 0);
         assert_eq!(copy.write(b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);

@@ -185,8 +185,8 @@ impl Thin {
         bytes
     }
 
-    fn common(&self, base: &Self) -> Common {
-        let mut common = Common::default();
+    fn common(&self, base: &Self) -> Comparison {
+        let mut common = Comparison::default();
         for (n, blocks) in (0..).zip(base.blocks.iter().zip(&self.blocks)) {
             let list = match blocks {
                 (None, None) => continue,

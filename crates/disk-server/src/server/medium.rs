@@ -28,7 +28,7 @@ pub(super) struct Medium {
 impl Medium {
     /// Opens a medium of `bytes`; a new one reads as zeroes. With a seed, unflushed blocks may be lost.
     pub(super) fn open(resource: &Path, bytes: u64, is_new: bool, loses: Option<u64>) -> io::Result<Self> {
-        let memory = Shared::of_pci(resource, to_usize(bytes)?)?;
+        let memory = Shared::open_pci(resource, to_usize(bytes)?)?;
         let written = Mutex::new(vec![!is_new; to_usize(bytes.div_ceil(CHUNK_BYTES))?]);
         Ok(Self { memory, written, cache: loses.map(|seed| Mutex::new(Cache::new(seed))) })
     }

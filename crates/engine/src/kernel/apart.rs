@@ -62,7 +62,7 @@ fn apart(action: &Action, job: &Job) -> Result<Result<Applied, Fault>, Fault> {
     let mut tool = Tool::this_program().arg(COMMAND).arg(text);
     if matches!(action, Action::Layer(LayerAction::MergeLayers { .. }) | Action::Mount(MountAction::TrimFs { .. })) {
         // After the daemon's end nothing would complete the copy, or count the discarded bytes.
-        tool = tool.ends_with_us();
+        tool = tool.dies_with_parent();
     }
     let outcome = tool.run_while(|| job.keep_waiting())?;
     Ok(outcome.map_err(|error| error.fault(action)).and_then(|output| {

@@ -122,7 +122,7 @@ impl Kernel {
         let mut started = false;
         if let Some((systemd, unit)) = self.unit_of(cgroup) {
             if !cgroup::exists(&self.roots, cgroup) {
-                systemd.forget(unit);
+                systemd.invalidate(unit);
                 started = true;
             }
             systemd.start(unit).map_err(|e| e.fault(format!("unit {unit}")))?;
@@ -215,7 +215,7 @@ impl Kernel {
             let fault = |error: systemd::SystemdError| error.fault(format!("unit {unit}"));
             if !is_so {
                 // The unit may have been stopped, and started without its properties.
-                systemd.forget(unit);
+                systemd.invalidate(unit);
                 systemd.start(unit).map_err(fault)?;
             }
             systemd.set(unit, &property).map_err(fault)?;

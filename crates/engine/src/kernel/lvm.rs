@@ -96,7 +96,7 @@ impl Kernel {
             let dev = block::devno_of(&node).map_err(|e| e.fault(&object))?;
             let mounts = mount::mountinfo(&self.roots).map_err(|e| e.fault(&object))?;
             let mounted_at = mounts.iter().find(|mount| mount.dev == dev).map(|mount| mount.mount_point.as_path());
-            from = from.max(fsutil::end(&node, mounted_at).map_err(|e| e.fault(&object))?);
+            from = from.max(fsutil::end_of_fs(&node, mounted_at).map_err(|e| e.fault(&object))?);
         }
         fsutil::write_zeroes(&node, from).map_err(|e| e.fault(&object))?;
         Ok(Outcome::DONE)

@@ -81,7 +81,7 @@ impl Kernel {
         if mounts.iter().rfind(|mount| mount.mount_point == target).is_none_or(|mount| mount.root != Path::new("/")) {
             return Ok(Outcome::UNCHANGED);
         }
-        mount::narrow(target, subdir.as_str()).map_err(|e| e.fault(target.display()))?;
+        mount::mount_subdirectory(target, subdir.as_str()).map_err(|e| e.fault(target.display()))?;
         Ok(Outcome::DONE)
     }
 
@@ -134,7 +134,7 @@ impl Mounts for Kernel {
             Some(open) => open,
             None => MountPoints::open(&self.roots).map_err(|e| e.fault("mount table"))?,
         };
-        points.insert(open).now().map_err(|e| e.fault("mount table"))
+        points.insert(open).current().map_err(|e| e.fault("mount table"))
     }
 }
 

@@ -91,7 +91,7 @@ impl Kernel {
         };
         let silent = |why: String| ReaderFailure { reader: packet::peer(&socket).ok().flatten(), why };
         let asked = || {
-            packet::limit(&socket, ANSWER_LIMIT)?;
+            packet::set_receive_timeout(&socket, ANSWER_LIMIT)?;
             packet::send(&socket, &serde_json::to_vec(hello)?, root.map(|root| root.as_fd()))?;
             let mut buffer = vec![0; MAX_PACKET_BYTES];
             let (answer, _) = packet::receive(&socket, &mut buffer)?;

@@ -11,7 +11,7 @@ use bulkhead_core::action::{Action, CgroupAction, DeviceRef, LvmAction, MountAct
 use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::model::FsKind;
 use bulkhead_formats::servers;
-use bulkhead_sys::cgroup::{Membership, Said};
+use bulkhead_sys::cgroup::{FileWatch, Membership};
 use bulkhead_sys::process::Handle;
 use bulkhead_sys::{jbd2, packet};
 
@@ -26,14 +26,14 @@ struct Kept {
     members: Vec<Membership>,
     /// The reader that serves the volume's peers: a later one does not know the volume.
     reader: Option<Handle>,
-    files: Vec<Said>,
+    files: Vec<FileWatch>,
 }
 
 impl Proof for Kept {
     fn holds(&self) -> bool {
         let is_alive = |process: &Handle| matches!(process.wait_until_ended(Duration::ZERO), Ok(false));
         self.members.iter().all(Membership::holds)
-            && self.files.iter().all(Said::holds)
+            && self.files.iter().all(FileWatch::holds)
             && self.reader.as_ref().is_none_or(is_alive)
     }
 }
@@ -69,13 +69,15 @@ impl Kernel {
                     CgroupAction::CreateCgroup { cgroup } | CgroupAction::EnableController { cgroup, .. },
                 ) if kept.iter().any(|other| is_below(other, action, cgroup)) => {}
                 Action::Cgroup(CgroupAction::CreateCgroup { cgroup }) => {
-                    proof.files.push(Said::words(&self.roots, cgroup, "cgroup.controllers", &CONTROLLERS).ok()?);
+                    proof.files.push(FileWatch::words(&self.roots, cgroup, "cgroup.controllers", &CONTROLLERS).ok()?);
                 }
                 Action::Cgroup(CgroupAction::EnableController { cgroup, controller }) => {
-                    proof.files.push(Said::words(&self.roots, cgroup, "cgroup.subtree_control", &[controller]).ok()?);
+                    proof
+                        .files
+                        .push(FileWatch::words(&self.roots, cgroup, "cgroup.subtree_control", &[controller]).ok()?);
                 }
                 Action::Cgroup(CgroupAction::WriteCgroup { cgroup, file, value }) => {
-                    proof.files.push(Said::line(&self.roots, cgroup, file, value).ok()?);
+                    proof.files.push(FileWatch::line(&self.roots, cgroup, file, value).ok()?);
                 }
                 _ => return None,
             }
@@ -84,7 +86,7 @@ impl Kernel {
     }
 
     fn member(&self, pid: u32, cgroup: &CgroupPath) -> Option<Membership> {
-        Membership::of(&self.roots, pid, cgroup).ok()
+        Membership::open(&self.roots, pid, cgroup).ok()
     }
 }
 

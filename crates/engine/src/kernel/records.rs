@@ -41,7 +41,7 @@ impl KnownRecords {
         let before = self.known().get(&key).cloned().unwrap_or_default();
         // Before they are read: a later change is noticed the next time.
         let stamped = |path: PathBuf| {
-            let stamp = Stamp::of(&path);
+            let stamp = Stamp::read(&path);
             (path, stamp)
         };
         let files: Vec<(PathBuf, Option<Stamp>)> = paths.map(stamped).collect();

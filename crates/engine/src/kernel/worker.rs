@@ -20,7 +20,7 @@ impl Kernel {
         }
         let text = serde_json::to_string(spec).map_err(|error| failed(&error))?;
         let worker = worker::Worker::start(&[COMMAND, &text]).map_err(|error| failed(&error))?;
-        packet::limit(worker.control(), WORKER_POLL).map_err(|error| failed(&error))?;
+        packet::set_receive_timeout(worker.control(), WORKER_POLL).map_err(|error| failed(&error))?;
         Ok(Box::new(Process(worker)))
     }
 }
@@ -38,7 +38,7 @@ impl Worker for Process {
     }
 
     fn ended(&mut self, limit: Duration) -> Option<String> {
-        match self.0.ended(limit) {
+        match self.0.wait(limit) {
             Ok(status) => status.map(|status| status.to_string()),
             Err(error) => Some(format!("its exit status is unknown: {error}")),
         }

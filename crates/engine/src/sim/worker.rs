@@ -55,7 +55,7 @@ impl Worker for Thread {
     }
 
     fn terminate(&self) {
-        worker::end_stream(&self.control);
+        worker::shut_down_stream(&self.control);
     }
 
     fn ended(&mut self, limit: Duration) -> Option<String> {
@@ -72,7 +72,7 @@ impl Worker for Thread {
 
 pub(super) fn start(sim: Sim, spec: WorkSpec, play: Play) -> Box<dyn Worker> {
     let (control, theirs) = packet::pair().unwrap();
-    packet::limit(&control, WORKER_POLL).unwrap();
+    packet::set_receive_timeout(&control, WORKER_POLL).unwrap();
     let thread = thread::spawn(move || {
         // Whoever ended it does not hear what it says.
         drop(work(&sim, &theirs, spec, play));

@@ -18,7 +18,7 @@ use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, n
 use bulkhead_measure::load::noise;
 use bulkhead_measure::result::{Experiment, Round};
 use bulkhead_sys::file::read_limited;
-use bulkhead_sys::spawn::{Heard, Running, SpawnSpec, spawn};
+use bulkhead_sys::spawn::{Running, SpawnSpec, Stdout, spawn};
 use bulkhead_sys::tool::Tool;
 
 use super::sharing::{counted, sharing_rounds, with_clones};
@@ -170,14 +170,14 @@ fn await_ready(service: &Running, cancel: &Cancel) -> Result<()> {
     let (deadline, wanted) = (Instant::now() + START_LIMIT, format!("ready {MODEL_BYTES}"));
     loop {
         cancel.check()?;
-        match service.hear(POLL) {
-            Heard::Line(line) if line == wanted => return Ok(()),
-            Heard::Line(line) => bail!("a service said {line:?}, where {wanted:?} was expected"),
-            Heard::End => bail!("a service ended early: {}", service.stderr()),
-            Heard::Nothing if Instant::now() >= deadline => {
+        match service.read_line(POLL) {
+            Stdout::Line(line) if line == wanted => return Ok(()),
+            Stdout::Line(line) => bail!("a service said {line:?}, where {wanted:?} was expected"),
+            Stdout::Closed => bail!("a service ended early: {}", service.stderr()),
+            Stdout::Timeout if Instant::now() >= deadline => {
                 bail!("a service is not ready after {} s", START_LIMIT.as_secs())
             }
-            Heard::Nothing => {}
+            Stdout::Timeout => {}
         }
     }
 }

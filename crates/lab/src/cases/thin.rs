@@ -93,7 +93,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     attach(ctx, "c").await?;
     verify(ctx, "c", "/run/sums.a").await?;
 
-    // The daemon is restarted while another program has the metadata reserved, or has left them reserved.
+    // The daemon is restarted while another program holds the metadata snapshot, or has not released it.
     daemon.kill().await?;
     let daemon = start_daemon(ctx, &[]).await?;
     let pool = ctx.machine.sh("dmsetup ls --target thin-pool | cut -f 1").await?;
@@ -102,7 +102,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     kill_server_of(ctx, "thin/c").await?;
     verify(ctx, "c", "/run/sums.a").await?;
     let logs = ctx.machine.sh("cat /run/bulkhead/blockd/*.log").await?;
-    ensure!(logs.contains("somebody else reads the metadata"), "no message says why nothing is shared: {logs}");
+    ensure!(logs.contains("is already reserved"), "no message says why nothing is shared: {logs}");
     let uuid = format!("dmsetup info -c --noheadings -o uuid {pool}");
     ctx.machine.sh(&format!("touch /var/lib/bulkhead/thin/$({uuid})")).await?;
     kill_server_of(ctx, "thin/c").await?;

@@ -1,4 +1,4 @@
-//! All block devices, and what tells one from another for good.
+//! Listing block devices, and their persistent identity.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use bulkhead_core::units::DevNo;
 use super::{BlockDevice, BlockError, device_dir, inspect, list, read_dev, read_optional};
 use crate::roots::Roots;
 
-/// All block devices, partitions included, by name. One that goes away meanwhile is left out.
+/// All block devices, partitions included, by name. Devices that vanish meanwhile are omitted.
 ///
 /// # Errors
-/// [`BlockError::Read`] when `/sys/class/block` cannot be listed.
+/// [`BlockError::Read`] if `/sys/class/block` cannot be listed.
 pub fn all(roots: &Roots) -> Result<Vec<BlockDevice>, BlockError> {
     let dirs = list(&roots.sys.join("class/block"))?;
     let mut devices: Vec<BlockDevice> =
@@ -19,7 +19,7 @@ pub fn all(roots: &Roots) -> Result<Vec<BlockDevice>, BlockError> {
     Ok(devices)
 }
 
-/// What identifies a device across reboots: WWID, serial number or device-mapper UUID; empty when it has none of them.
+/// The identity of a device across reboots: WWID, serial number or device-mapper UUID; empty if it has none of them.
 #[must_use]
 pub fn identity(roots: &Roots, dev: DevNo) -> String {
     let Ok(dir) = device_dir(roots, dev) else { return String::new() };

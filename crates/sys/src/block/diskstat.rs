@@ -17,7 +17,7 @@ pub struct Diskstat {
     pub read_merges: u64,
     /// 512-byte sectors read.
     pub read_sectors: u64,
-    /// Milliseconds that reads took, summed over requests.
+    /// Duration of reads in milliseconds, summed over requests.
     pub read_ms: u64,
     /// Writes completed.
     pub writes: u64,
@@ -25,13 +25,13 @@ pub struct Diskstat {
     pub write_merges: u64,
     /// 512-byte sectors written.
     pub write_sectors: u64,
-    /// Milliseconds that writes took, summed over requests.
+    /// Duration of writes in milliseconds, summed over requests.
     pub write_ms: u64,
-    /// Requests under way now (the only value that falls).
+    /// Requests in flight (the only value that can decrease).
     pub in_flight: u64,
-    /// Milliseconds with at least one request under way.
+    /// Milliseconds with at least one request in flight.
     pub io_ms: u64,
-    /// Milliseconds weighted by requests under way.
+    /// Milliseconds weighted by requests in flight.
     pub weighted_ms: u64,
     /// Discards completed.
     pub discards: u64,
@@ -39,26 +39,26 @@ pub struct Diskstat {
     pub discard_merges: u64,
     /// 512-byte sectors discarded.
     pub discard_sectors: u64,
-    /// Milliseconds that discards took.
+    /// Duration of discards in milliseconds.
     pub discard_ms: u64,
     /// Flushes completed; not counted for partitions.
     pub flushes: u64,
-    /// Milliseconds that flushes took.
+    /// Duration of flushes in milliseconds.
     pub flush_ms: u64,
 }
 
-/// For how long the device with this kernel name has had requests under way (`io_ticks` of its `stat` file).
+/// Busy time of the device with this kernel name (`io_ticks` of its `stat` file).
 ///
 /// # Errors
-/// [`BlockError::Read`] when it is gone, or says something that is not understood.
+/// [`BlockError::Read`], also if the device is gone or the content is malformed.
 pub fn busy(roots: &Roots, name: &str) -> Result<Duration, BlockError> {
-    /// Where it is among the numbers (kernel `Documentation/block/stat.rst`).
+    /// Its index among the fields (kernel `Documentation/block/stat.rst`).
     const IO_TICKS: usize = 9;
     let path = roots.sys.join("class/block").join(name.replace('/', "!")).join("stat");
     let text = fs::read_to_string(&path).map_err(|source| BlockError::Read { path: path.clone(), source })?;
     let ticks = text.split_ascii_whitespace().nth(IO_TICKS).and_then(|word| word.parse().ok());
     ticks.map(Duration::from_millis).ok_or_else(|| {
-        let source = std::io::Error::new(std::io::ErrorKind::InvalidData, format!("it says {text:?}"));
+        let source = std::io::Error::new(std::io::ErrorKind::InvalidData, format!("unexpected content {text:?}"));
         BlockError::Read { path, source }
     })
 }

@@ -7,7 +7,7 @@ use bulkhead_core::units::DevNo;
 use crate::mount::MountError;
 use crate::tool::ToolError;
 
-/// Why something about a block device could not be found out or set.
+/// A block device could not be examined or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockError {
     /// The kernel does not know the device number.
@@ -16,7 +16,7 @@ pub enum BlockError {
         /// The device number.
         dev: DevNo,
     },
-    /// The path is something else.
+    /// The path is not a block device.
     #[error("{path} is not a block device")]
     NotABlockDevice {
         /// The path.
@@ -32,9 +32,9 @@ pub enum BlockError {
         source: std::io::Error,
     },
     /// The mount table could not be read.
-    #[error("cannot find out what is mounted")]
+    #[error("cannot read the mount table")]
     Mounts {
-        /// Why; boxed because it is much larger than the other reasons.
+        /// The cause; boxed because it is much larger than the other variants.
         #[source]
         source: Box<MountError>,
     },
@@ -43,45 +43,45 @@ pub enum BlockError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What was written.
+        /// The value.
         value: String,
         /// The kernel's reason.
         #[source]
         source: std::io::Error,
     },
-    /// A file of sysfs holds something unexpected.
-    #[error("{path}: cannot understand {text:?}")]
+    /// A file of sysfs has unexpected content.
+    #[error("{path}: unexpected content {text:?}")]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Its content.
         text: String,
     },
     /// The device has no such I/O scheduler.
-    #[error("device {dev} has no I/O scheduler {wanted:?}; it offers: {}", available.join(" "))]
+    #[error("device {dev} has no I/O scheduler {wanted:?}; available: {}", available.join(" "))]
     SchedulerUnavailable {
-        /// The device whose queue it is.
+        /// The device that has the queue.
         dev: DevNo,
-        /// The scheduler asked for.
+        /// The requested scheduler.
         wanted: String,
-        /// What the device offers; empty for a device without a request queue of its own.
+        /// Available schedulers; empty for a device without a request queue of its own.
         available: Vec<String>,
-        /// Why the module could not be loaded, when that was tried.
+        /// Why the module could not be loaded, if that was attempted.
         #[source]
         source: Option<Box<ToolError>>,
     },
-    /// The kernel accepted the write and shows another scheduler.
+    /// The kernel accepted the write, but reports another scheduler.
     #[error("device {dev}: the scheduler is {found:?} after {wanted:?} was set")]
-    SchedulerNotInForce {
-        /// The device whose queue it is.
+    SchedulerNotActive {
+        /// The device that has the queue.
         dev: DevNo,
-        /// What was written.
+        /// The value written.
         wanted: String,
-        /// What was read back.
+        /// The value read back.
         found: String,
     },
     /// A helper program failed.
-    #[error("cannot look for signatures on {path}")]
+    #[error("cannot probe {path} for signatures")]
     Probe {
         /// The device.
         path: PathBuf,
@@ -89,12 +89,12 @@ pub enum BlockError {
         #[source]
         source: ToolError,
     },
-    /// `wipefs` printed something unexpected.
-    #[error("cannot read what wipefs said about {path}")]
+    /// The output of `wipefs` has an unexpected format.
+    #[error("cannot parse the output of wipefs for {path}")]
     ProbeOutput {
         /// The device.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The parser's error.
         #[source]
         source: serde_json::Error,
     },

@@ -1,4 +1,4 @@
-//! Partitions that no table on the disk describes: the kernel is told of them (ioctl `BLKPG`, `<linux/blkpg.h>`).
+//! Partitions without a partition table: created and removed by the ioctl `BLKPG` (`<linux/blkpg.h>`).
 //!
 //! They last as long as the disk. Does not: read or write partition tables.
 
@@ -16,7 +16,7 @@ const ADD_PARTITION: c_int = 1;
 const DEL_PARTITION: c_int = 2;
 const RESIZE_PARTITION: c_int = 3;
 
-/// How many partitions the kernel may have found in a table (`DISK_MAX_PARTS`).
+/// Maximum number of partitions that the kernel reads from a table (`DISK_MAX_PARTS`).
 const MAX_FOUND: c_int = 256;
 
 /// `struct blkpg_ioctl_arg`.
@@ -40,19 +40,19 @@ struct Partition {
 
 const _: () = assert!(size_of::<Partition>() == 152 && offset_of!(Partition, device_name) == 20);
 
-/// Makes the first `size` bytes of a disk its only partition, number 1. A table that was found in the data does not count.
+/// Makes the first `size` bytes of a disk its only partition, number 1. Partitions that were found in a table are removed.
 ///
 /// # Errors
-/// The kernel's: `EBUSY` when a partition is in use.
+/// The kernel's: `EBUSY` if a partition is in use.
 pub fn make_only(disk: &File, size: Bytes) -> io::Result<()> {
     remove_all(disk)?;
     change(disk, ADD_PARTITION, 1, size)
 }
 
-/// Has the kernel forget all partitions of a disk. What is on the disk stays as it is.
+/// Removes all partitions of a disk from the kernel. Data on the disk is unchanged.
 ///
 /// # Errors
-/// The kernel's: `EBUSY` when a partition is in use.
+/// The kernel's: `EBUSY` if a partition is in use.
 pub fn remove_all(disk: &File) -> io::Result<()> {
     for number in 1..=MAX_FOUND {
         match change(disk, DEL_PARTITION, number, Bytes(0)) {
@@ -63,7 +63,7 @@ pub fn remove_all(disk: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Changes the size of partition 1, which starts with the disk; it may be in use.
+/// Changes the size of partition 1, which starts at offset 0; it may be in use.
 ///
 /// # Errors
 /// The kernel's.
@@ -76,8 +76,8 @@ fn change(disk: &File, op: c_int, number: c_int, size: Bytes) -> io::Result<()> 
     let partition = Partition { start: 0, length, number, device_name: [0; 64], volume_name: [0; 64] };
     let datalen = c_int::try_from(size_of::<Partition>()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let argument = Argument { op, flags: 0, datalen, data: &raw const partition };
-    // SAFETY: BLKPG takes a pointer to a `blkpg_ioctl_arg`, which `Argument` is.
+    // SAFETY: BLKPG takes a pointer to a `blkpg_ioctl_arg`, whose layout `Argument` has.
     let request = unsafe { Setter::<BLKPG, Argument>::new(argument) };
-    // SAFETY: the partition that the argument points to lives until the call has returned, and is only read.
+    // SAFETY: the partition that the argument points to outlives the call, and is only read.
     Ok(unsafe { ioctl(disk, request) }?)
 }

@@ -11,18 +11,18 @@ use crate::tool::Tool;
 /// The I/O schedulers of a request queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduler {
-    /// The one in force; `none` is a scheduler too.
+    /// The active one; `none` is a scheduler too.
     pub active: String,
-    /// All that can be set without loading a module, `active` among them.
+    /// Those that can be set without loading a module, including `active`.
     pub available: Vec<String>,
 }
 
-/// Sets the I/O scheduler of a device's queue (the disk's, for a partition), and reads it back; returns the old one.
+/// Sets the I/O scheduler of a device's queue (of the disk, for a partition) and reads it back; returns the old one.
 ///
-/// When the kernel does not list it, its module is loaded first (`bfq`, `kyber-iosched`, `mq-deadline`).
+/// If the kernel does not list it, its module is loaded first (`bfq`, `kyber-iosched`, `mq-deadline`).
 ///
 /// # Errors
-/// [`BlockError::SchedulerUnavailable`], [`BlockError::SchedulerNotInForce`], [`BlockError::Write`], and those of [`inspect`].
+/// [`BlockError::SchedulerUnavailable`], [`BlockError::SchedulerNotActive`], [`BlockError::Write`], and those of [`inspect`].
 pub fn set_scheduler(roots: &Roots, dev: DevNo, wanted: &str) -> Result<String, BlockError> {
     let disk = parent_disk(&device_dir(roots, dev)?)?.unwrap_or(dev);
     let path = device_dir(roots, disk)?.join("queue/scheduler");
@@ -64,11 +64,11 @@ pub fn set_scheduler(roots: &Roots, dev: DevNo, wanted: &str) -> Result<String, 
     if now == wanted {
         Ok(before.active)
     } else {
-        Err(BlockError::SchedulerNotInForce { dev: disk, wanted: wanted.to_owned(), found: now })
+        Err(BlockError::SchedulerNotActive { dev: disk, wanted: wanted.to_owned(), found: now })
     }
 }
 
-/// `mq-deadline [none]`; a device without choice shows one word without brackets.
+/// `mq-deadline [none]`; a device with a single scheduler shows one word without brackets.
 pub(super) fn parse_scheduler(text: &str) -> Option<Scheduler> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let bracketed = words.iter().find_map(|word| word.strip_prefix('[')?.strip_suffix(']'));

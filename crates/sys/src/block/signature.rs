@@ -1,4 +1,4 @@
-//! What a device carries: the answers of `wipefs` and `blkid` (libblkid).
+//! Signatures on a device, by `wipefs` and `blkid` (libblkid).
 
 use std::fmt;
 use std::path::Path;
@@ -10,21 +10,21 @@ use serde::Deserialize;
 use super::BlockError;
 use crate::tool::Tool;
 
-/// How long `wipefs` and `blkid` may take: they read a few hundred KiB, from a device that may be slow and busy.
+/// Time limit of `wipefs` and `blkid`: they read a few hundred KiB, from a device that may be slow and busy.
 const PROBE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Something that a device carries: a file system, RAID or LVM label, partition table, swap …
+/// A signature: file system, RAID or LVM label, partition table, swap …
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// Kind as libblkid names it: `ext4`, `xfs`, `LVM2_member`, `gpt`, `swap` …; `ambiguous` when blkid finds several.
+    /// Kind as libblkid names it: `ext4`, `xfs`, `LVM2_member`, `gpt`, `swap` …; `ambiguous` if blkid finds several.
     pub kind: String,
-    /// `filesystem`, `raid`, `crypto`, `partition-table` or `other`; empty when unknown.
+    /// `filesystem`, `raid`, `crypto`, `partition-table` or `other`; empty if unknown.
     pub usage: String,
-    /// Uuid, when it has one.
+    /// Uuid, if it has one.
     pub uuid: Option<String>,
-    /// Label, when it has one.
+    /// Label, if it has one.
     pub label: Option<String>,
-    /// Byte offset of the magic; `None` when only `blkid` saw it.
+    /// Byte offset of the magic; `None` if only `blkid` found it.
     pub offset: Option<Bytes>,
 }
 
@@ -39,12 +39,12 @@ impl fmt::Display for Signature {
     }
 }
 
-/// What a device (or image file) carries, by `wipefs` and then `blkid`; empty means blank.
+/// The signatures on a device or image file, by `wipefs` and then `blkid`; empty means blank.
 ///
 /// Blank means that no format known to libblkid was found, not that there is no data.
 ///
 /// # Errors
-/// [`BlockError::Probe`] when a program fails, [`BlockError::ProbeOutput`] when its output is not understood.
+/// [`BlockError::Probe`] if a program fails, [`BlockError::ProbeOutput`] if its output has an unexpected format.
 pub fn signatures(device: &Path) -> Result<Vec<Signature>, BlockError> {
     let probe = |source| BlockError::Probe { path: device.to_owned(), source };
     let wipefs = Tool::new("wipefs")
@@ -56,7 +56,7 @@ pub fn signatures(device: &Path) -> Result<Vec<Signature>, BlockError> {
     let mut found =
         parse_wipefs(&wipefs.stdout).map_err(|source| BlockError::ProbeOutput { path: device.to_owned(), source })?;
     if found.is_empty() {
-        // blkid(8): 2 means nothing found, 8 an ambivalent result.
+        // blkid(8): 2 means nothing found, 8 an ambiguous result.
         let blkid = Tool::new("blkid")
             .args(["-p", "-o", "export", "--"])
             .arg(device)

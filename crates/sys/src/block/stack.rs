@@ -1,4 +1,4 @@
-//! The way from a device, or a directory, down to the physical devices.
+//! Resolving a device or a directory to its physical devices.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,10 +12,10 @@ use crate::loopdev;
 use crate::mount;
 use crate::roots::Roots;
 
-/// What kind of layer a device is.
+/// The kind of a device in a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LayerKind {
-    /// A disk: its queue is where a controller works.
+    /// A disk: an I/O controller works on its queue.
     Disk,
     /// A partition.
     Partition,
@@ -25,10 +25,10 @@ pub enum LayerKind {
     Loop,
     /// Software RAID.
     Md,
-    /// Served by a program through ublk: one of ours leads to its image; that of another program counts as a disk, as its queue is the
-    /// last one that the kernel schedules.
+    /// Served by a program through ublk. Ours resolve to their image; one of another program counts as a disk, because its queue is
+    /// the last one that the kernel schedules.
     Ublk,
-    /// Served over the network; counts as a disk because its queue is here.
+    /// Served over the network; counts as a disk, because its queue is local.
     Nbd,
     /// Memory (`zram`, `ram`): no device below it.
     Memory,
@@ -43,7 +43,7 @@ pub struct Layer {
     pub dev: DevNo,
     /// Kernel name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: LayerKind,
 }
 
@@ -52,7 +52,7 @@ pub struct Layer {
 pub struct DeadEnd {
     /// The lowest device that was reached.
     pub dev: DevNo,
-    /// Why there is nothing below it that can be named.
+    /// Why it has no known device below it.
     pub reason: String,
 }
 
@@ -67,25 +67,25 @@ pub struct Stack {
     pub dead_ends: Vec<DeadEnd>,
 }
 
-/// The device that holds a file.
+/// The devices that a file is stored on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// These block devices (several for btrfs).
+    /// Block devices (several for btrfs).
     Devices(Vec<DevNo>),
-    /// None that can be named: tmpfs, 9p, nfs, an overlay whose upper directory is hidden …
+    /// No known device: tmpfs, 9p, nfs, an overlay whose upper directory is hidden …
     None {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// The image behind a ublk device, by the device's kernel name; `None` for one that another program serves.
+/// The image of a ublk device, by the device's kernel name; `None` for a device that another program serves.
 pub type ImageOf<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
 
 /// The device and all devices below it.
 ///
-/// Partitions lead to their disk, dm, md and bcache devices to all their slaves, loop devices to the file system that
-/// holds the backing file, ublk devices to the one that holds their image. What cannot be followed ends in [`Stack::dead_ends`] with the reason, never silently.
+/// A partition resolves to its disk, dm, md and bcache devices to all their slaves, a loop device to the file system of its backing
+/// file, a ublk device to that of its image. A branch that cannot be resolved is reported in [`Stack::dead_ends`].
 ///
 /// # Errors
 /// Those of [`inspect`], for any device of the stack.
@@ -115,7 +115,7 @@ pub fn stack(roots: &Roots, dev: DevNo, image_of: ImageOf<'_>) -> Result<Stack, 
                 },
                 None => stack.physical.push(dev),
             },
-            LayerKind::Memory => reason = Some("it lives in memory".into()),
+            LayerKind::Memory => reason = Some("it is in memory".into()),
             LayerKind::Dm if below.is_empty() => reason = Some("its dm table has no device below it".into()),
             LayerKind::Md | LayerKind::Bcache if below.is_empty() => reason = Some("it has no members".into()),
             _ if below.is_empty() => stack.physical.push(dev),
@@ -128,7 +128,8 @@ pub fn stack(roots: &Roots, dev: DevNo, image_of: ImageOf<'_>) -> Result<Stack, 
     Ok(stack)
 }
 
-/// Whether the physical devices of the [`stack`] are this device alone, without following the stack. `false` for a device that does not exist.
+/// Whether the [`stack`] of a device has this device as its only physical one, without resolving it. `false` for a device that does not
+/// exist.
 #[must_use]
 pub fn is_physical(roots: &Roots, dev: DevNo, image_of: ImageOf<'_>) -> bool {
     let dir = roots.sys.join("dev/block").join(dev.to_string());
@@ -143,13 +144,13 @@ pub fn is_physical(roots: &Roots, dev: DevNo, image_of: ImageOf<'_>) -> bool {
     may_be && list(&dir.join("slaves")).is_ok_and(|below| below.is_empty())
 }
 
-/// The devices of the file system that holds `path` (a file or directory that exists), or the device whose node it is.
+/// The devices of the file system that contains `path` (an existing file or directory), or the device if it is a device node.
 ///
-/// Goes by `st_dev`; where that is anonymous (major 0: btrfs, overlay, tmpfs, network file systems) by the source in
-/// `/proc/self/mountinfo`. For btrfs all members are named (`/sys/fs/btrfs`), for overlay those of the upper directory.
+/// By `st_dev`; if that is anonymous (major 0: btrfs, overlay, tmpfs, network file systems), by the source in
+/// `/proc/self/mountinfo`. For btrfs these are all members (`/sys/fs/btrfs`), for overlay those of the upper directory.
 ///
 /// # Errors
-/// [`BlockError::Read`] when the path or the mount table cannot be read.
+/// [`BlockError::Read`] if the path or the mount table cannot be read.
 pub fn holder_of(roots: &Roots, path: &Path) -> Result<Holder, BlockError> {
     let canonical = fs::canonicalize(path).map_err(|source| BlockError::Read { path: path.to_owned(), source })?;
     let metadata = fs::metadata(&canonical).map_err(|source| BlockError::Read { path: path.to_owned(), source })?;
@@ -163,7 +164,7 @@ fn kind_of(device: &BlockDevice) -> LayerKind {
     if device.partition_of.is_some() { LayerKind::Partition } else { kind_by_name(&device.name) }
 }
 
-/// The kind of a device that is no partition.
+/// The kind of a device that is not a partition.
 fn kind_by_name(name: &str) -> LayerKind {
     match name {
         _ if name.starts_with("dm-") => LayerKind::Dm,
@@ -181,7 +182,7 @@ fn loop_holder(roots: &Roots, device: &BlockDevice) -> Result<Holder, BlockError
     let Some(backing) = &device.loop_backing else {
         return Ok(Holder::None { reason: "it is a loop device without a backing file".into() });
     };
-    // The kernel's own answer is right also when the file was deleted or lies in another mount namespace.
+    // The kernel's answer is also correct if the file was deleted or is in another mount namespace.
     let path = loopdev::strip_deleted(backing);
     if let Some(id) = loopdev::backing_id(&roots.dev.join(&device.name)) {
         return holder_by_dev(roots, path, id.dev, 0);
@@ -198,10 +199,10 @@ fn image_holder(roots: &Roots, image: &Path) -> Result<Holder, BlockError> {
     if image.exists() {
         return holder_of(roots, image);
     }
-    Ok(Holder::None { reason: format!("its image {} is not there", image.display()) })
+    Ok(Holder::None { reason: format!("its image {} does not exist", image.display()) })
 }
 
-/// Overlays on overlays are followed this deep.
+/// Maximum nesting of overlays that is resolved.
 const MAX_OVERLAYS: u32 = 4;
 
 pub(super) fn holder_by_dev(roots: &Roots, path: &Path, dev: DevNo, depth: u32) -> Result<Holder, BlockError> {
@@ -209,7 +210,7 @@ pub(super) fn holder_by_dev(roots: &Roots, path: &Path, dev: DevNo, depth: u32) 
         return Ok(Holder::Devices(vec![dev]));
     }
     let mounts = mount::mountinfo(roots).map_err(BlockError::mounts)?;
-    // btrfs gives each subvolume its own st_dev, so the mount point decides where the number is not listed.
+    // btrfs gives each subvolume its own st_dev: if the number is not listed, the mount point decides.
     let by_dev = mounts.iter().rev().find(|mount| mount.dev == dev);
     let by_path = || {
         let fits = mounts.iter().filter(|mount| path.starts_with(&mount.mount_point));
@@ -226,7 +227,7 @@ pub(super) fn holder_by_dev(roots: &Roots, path: &Path, dev: DevNo, depth: u32) 
                 Some((dir, metadata)) if depth < MAX_OVERLAYS => {
                     holder_by_dev(roots, dir, dev_from_raw(metadata.dev()), depth + 1)
                 }
-                _ => Ok(Holder::None { reason: format!("{shown}, whose upper directory cannot be seen from here") }),
+                _ => Ok(Holder::None { reason: format!("{shown}, whose upper directory is not visible here") }),
             }
         }
         _ => match devno_of(&mount.source) {
@@ -237,7 +238,7 @@ pub(super) fn holder_by_dev(roots: &Roots, path: &Path, dev: DevNo, depth: u32) 
     }
 }
 
-/// All devices of the btrfs that `dev` belongs to (`/sys/fs/btrfs/UUID/devices`); `dev` alone when sysfs does not say.
+/// All devices of the btrfs that `dev` belongs to (`/sys/fs/btrfs/UUID/devices`); `dev` alone if sysfs does not list it.
 fn btrfs_members(roots: &Roots, dev: DevNo) -> Result<Vec<DevNo>, BlockError> {
     for file_system in list(&roots.sys.join("fs/btrfs"))? {
         let members: Vec<DevNo> = related(&file_system.join("devices"))?.into_iter().map(|(dev, _)| dev).collect();

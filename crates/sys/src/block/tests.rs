@@ -133,7 +133,7 @@ fn foreign(_name: &str) -> Option<PathBuf> {
     None
 }
 
-/// The physical ones of these devices, by their stacks and by [`is_physical`].
+/// Those of the devices that are physical, by their stacks and by [`is_physical`].
 fn physical_ones(fake: &Fake, devices: &[DevNo]) -> Vec<DevNo> {
     let physical = |dev: &DevNo| stack(&fake.roots, *dev, &foreign).is_ok_and(|stack| stack.physical == [*dev]);
     let found: Vec<DevNo> = devices.iter().copied().filter(physical).collect();
@@ -143,7 +143,7 @@ fn physical_ones(fake: &Fake, devices: &[DevNo]) -> Vec<DevNo> {
 }
 
 #[test]
-fn what_is_physical_is_known_without_its_stack() {
+fn physical_devices_are_recognised_without_resolving_their_stack() {
     let fake = fake();
     for (path, dev) in [("nbd0", "43:0"), ("zram0", "251:0"), ("md0", "9:0"), ("bcache0", "252:0"), ("loop0", "7:0")] {
         fake.device(&format!("virtual/block/{path}"), dev, true);
@@ -162,7 +162,7 @@ fn what_is_physical_is_known_without_its_stack() {
 }
 
 #[test]
-fn a_cycle_does_not_hang() {
+fn a_cycle_terminates() {
     let fake = Fake::new();
     fake.device("virtual/block/md0", "9:0", true);
     fake.device("virtual/block/md1", "9:1", true);
@@ -215,7 +215,7 @@ fn a_ublk_device_of_another_program_counts_as_a_disk() {
 }
 
 #[test]
-fn anonymous_devices_are_followed_through_the_mount_table() {
+fn anonymous_devices_are_resolved_by_the_mount_table() {
     use super::stack::holder_by_dev;
     let fake = fake();
     fake.mountinfo(
@@ -229,7 +229,7 @@ fn anonymous_devices_are_followed_through_the_mount_table() {
     for (path, dev, part) in [
         ("/tmp/x", DevNo::new(0, 21), "tmpfs, which has no block device"),
         ("/lab/x", DevNo::new(0, 22), "9p, which has no block device"),
-        ("/x", DevNo::new(0, 20), "upper directory cannot be seen"),
+        ("/x", DevNo::new(0, 20), "upper directory is not visible"),
         // btrfs: a number that the table does not have, found by the mount point.
         ("/tmp/y", DevNo::new(0, 99), "tmpfs"),
     ] {
@@ -244,7 +244,7 @@ fn anonymous_devices_are_followed_through_the_mount_table() {
 fn schedulers_are_set_and_verified() {
     let fake = fake();
     assert_eq!(set_scheduler(&fake.roots, VDA1, "none").unwrap(), "none");
-    // The fake file then holds one word, as for a device without choice.
+    // Afterwards the fake file has one word, as for a device with a single scheduler.
     assert_eq!(set_scheduler(&fake.roots, VDA1, "mq-deadline").unwrap(), "none");
     assert_eq!(inspect(&fake.roots, VDA).unwrap().scheduler.unwrap().active, "mq-deadline");
     for wanted in ["-r", "made-up", ""] {
@@ -271,7 +271,7 @@ fn counters_are_read() {
 }
 
 #[test]
-fn use_is_seen_through_holders_and_mounts_of_partitions() {
+fn a_device_is_in_use_if_it_has_holders_or_a_partition_is_mounted() {
     let fake = fake();
     let used = |dev| is_in_use(&fake.roots, dev).unwrap();
     assert_eq!(used(VDA), Some(InUse::Holders { names: vec!["dm-2".into(), "dm-3".into()] }));
@@ -297,7 +297,7 @@ fn only_block_devices_are_block_devices() {
 }
 
 #[test]
-fn the_host_is_understood() {
+fn devices_of_this_host_can_be_inspected() {
     let roots = Roots::host();
     for entry in fs::read_dir("/sys/block").unwrap() {
         let dev: DevNo = fs::read_to_string(entry.unwrap().path().join("dev")).unwrap().parse().unwrap();

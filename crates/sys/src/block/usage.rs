@@ -32,7 +32,7 @@ pub enum InUse {
         /// Kernel name of the device.
         name: String,
     },
-    /// The kernel refuses an exclusive open (`O_EXCL`): somebody claimed it, and no reason was found.
+    /// The kernel refuses an exclusive open (`O_EXCL`), for no known reason.
     Claimed,
 }
 
@@ -43,15 +43,15 @@ impl fmt::Display for InUse {
             Self::Mounted { name, mount_point, pid } => {
                 write!(f, "{name} is mounted on {} in the mount namespace of process {pid}", mount_point.display())
             }
-            Self::Holders { names } => write!(f, "{} built on it", names.join(", ")),
+            Self::Holders { names } => write!(f, "it is used by {}", names.join(", ")),
             Self::Swap { name } => write!(f, "{name} is swap space"),
             Self::Claimed => f.write_str("another program or the kernel has claimed it"),
         }
     }
 }
 
-/// Whether a device, or a partition of it, is in use, and how: holders, swap, a mount in any mount namespace, or an
-/// exclusive claim (`O_EXCL`, which the kernel refuses while anything of these holds).
+/// Whether and how a device, or a partition of it, is in use: holders, swap, a mount in any mount namespace, or an exclusive claim
+/// (the kernel refuses `O_EXCL` in each of these cases).
 ///
 /// # Errors
 /// [`BlockError::NotFound`], [`BlockError::Read`].
@@ -72,7 +72,7 @@ pub fn is_in_use(roots: &Roots, dev: DevNo) -> Result<Option<InUse>, BlockError>
             return Ok(Some(InUse::Swap { name: name.clone() }));
         }
     }
-    // Our own namespace first: its paths mean something to the caller.
+    // Our own mount namespace first: its paths are valid for the caller.
     let own = mount::mountinfo(roots).map_err(BlockError::mounts)?;
     for mount in own {
         // btrfs has an anonymous number; its source is one of its devices.
@@ -85,7 +85,7 @@ pub fn is_in_use(roots: &Roots, dev: DevNo) -> Result<Option<InUse>, BlockError>
     if !claimed(&roots.dev.join(device_node_name(&dir)?))? {
         return Ok(None);
     }
-    // Claimed out of our sight: the other mount namespaces may have the reason.
+    // The claim has no visible reason: look in other mount namespaces.
     for (dev, name, _) in devices {
         let users = mount::mounts_of_device(roots, dev).map_err(BlockError::mounts)?;
         if let Some(user) = users.mounts.into_iter().next() {
@@ -100,7 +100,7 @@ pub fn is_in_use(roots: &Roots, dev: DevNo) -> Result<Option<InUse>, BlockError>
 /// A node that does not exist is not claimed.
 ///
 /// # Errors
-/// [`BlockError::Read`] when the node cannot be opened for another reason.
+/// [`BlockError::Read`] if the node cannot be opened for another reason.
 pub fn claimed(node: &Path) -> Result<bool, BlockError> {
     // O_EXCL without O_CREAT claims a block device (open(2)); on other files it is ignored.
     match rustix::fs::open(node, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()) {
@@ -110,7 +110,7 @@ pub fn claimed(node: &Path) -> Result<bool, BlockError> {
     }
 }
 
-/// Path of the node below `/dev`, from `DEVNAME=` of uevent.
+/// Path of the node below `/dev`, by `DEVNAME=` in `uevent`.
 fn device_node_name(dir: &Path) -> Result<String, BlockError> {
     let uevent = read_optional(&dir.join("uevent"))?.unwrap_or_default();
     match uevent.lines().find_map(|line| line.strip_prefix("DEVNAME=")) {
@@ -129,7 +129,7 @@ fn partitions(dir: &Path) -> Result<Vec<(DevNo, PathBuf)>, BlockError> {
     Ok(found)
 }
 
-/// Swap partitions (`/proc/swaps`); swap files make their file system busy, which is seen as a mount.
+/// Swap partitions (`/proc/swaps`). A swap file keeps its file system busy, which is detected as a mount.
 fn swap_devices(roots: &Roots) -> Result<Vec<DevNo>, BlockError> {
     let text = read_optional(&roots.proc.join("swaps"))?.unwrap_or_default();
     let partitions = text.lines().skip(1).filter_map(|line| {

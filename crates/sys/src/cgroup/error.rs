@@ -1,4 +1,4 @@
-//! What can fail about a cgroup.
+//! Errors of cgroups.
 
 use std::io;
 
@@ -7,13 +7,13 @@ use bulkhead_core::cgroup::{CgroupPath, CgroupPathError};
 /// A failed operation on a cgroup.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    /// The cgroup does not exist, or ceased to.
+    /// The cgroup does not exist, or was removed meanwhile.
     #[error("cgroup {cgroup} does not exist")]
     NotFound {
         /// The cgroup.
         cgroup: CgroupPath,
     },
-    /// The cgroup exists but not the file: its controller is not enabled, or the kernel does not have it.
+    /// The cgroup exists, but not the file: its controller is not enabled, or the kernel does not have it.
     #[error("cgroup {cgroup} has no file {file}: its controller is not enabled there")]
     NoFile {
         /// The cgroup.
@@ -27,14 +27,14 @@ pub enum CgroupError {
         /// The name as given.
         file: String,
     },
-    /// A controller that is wanted below a cgroup is not available in it.
+    /// A controller to be enabled below a cgroup is not available in it.
     #[error("controller {controller} is not available in cgroup {cgroup} (available: {available})")]
     MissingController {
         /// The cgroup whose `cgroup.controllers` lacks it.
         cgroup: CgroupPath,
         /// The wanted controller.
         controller: String,
-        /// What `cgroup.controllers` lists.
+        /// The content of `cgroup.controllers`.
         available: String,
     },
     /// Controllers cannot be enabled below a cgroup that itself contains processes (the "no internal processes" rule).
@@ -45,51 +45,51 @@ pub enum CgroupError {
         /// The processes in it.
         pids: Vec<u32>,
     },
-    /// The kernel has a controller, and does not enable it for the processes below a cgroup.
+    /// The kernel has a controller, but refuses to enable it for the processes below a cgroup.
     #[error(
-        "the kernel does not enable {controllers} below cgroup {cgroup}; with CONFIG_RT_GROUP_SCHED that is so for cpu while a \
-         realtime process is below it"
+        "the kernel refuses to enable {controllers} below cgroup {cgroup}; with CONFIG_RT_GROUP_SCHED it refuses cpu while a \
+         realtime process runs below the cgroup"
     )]
     Refused {
         /// The cgroup.
         cgroup: CgroupPath,
-        /// The controllers, apart by spaces.
+        /// The controllers, separated by spaces.
         controllers: String,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The cgroup cannot be removed while there are processes (kernel threads included) in it or below it.
+    /// The cgroup cannot be removed while it or a descendant contains processes (kernel threads included).
     #[error("cgroup {cgroup} is in use by processes ({})", list(.pids))]
     Busy {
         /// The cgroup.
         cgroup: CgroupPath,
-        /// The processes in it and below.
+        /// The processes in it and its descendants.
         pids: Vec<u32>,
     },
-    /// The process does not exist (any more).
+    /// The process does not exist, or has exited.
     #[error("process {pid} does not exist")]
     NoProcess {
         /// Its pid.
         pid: u32,
     },
     /// The process is not in a cgroup v2 hierarchy (there is no `0::` line in `/proc/PID/cgroup`).
-    #[error("process {pid} is in no cgroup of the v2 hierarchy")]
+    #[error("process {pid} is not in a cgroup of the v2 hierarchy")]
     NotUnified {
         /// Its pid.
         pid: u32,
     },
-    /// The process is a zombie whose cgroup is already removed.
-    #[error("the cgroup of process {pid} is removed already")]
+    /// The process is a zombie whose cgroup was removed.
+    #[error("the cgroup of process {pid} was removed")]
     Removed {
         /// Its pid.
         pid: u32,
     },
-    /// The process is in a cgroup whose path cannot be used, for example one outside our cgroup namespace.
-    #[error("the cgroup of process {pid} cannot be named")]
+    /// The process is in a cgroup with an unusable path, for example outside our cgroup namespace.
+    #[error("the cgroup of process {pid} has an unusable path")]
     Unnameable {
         /// Its pid.
         pid: u32,
-        /// What is wrong with the path.
+        /// The error of the path.
         #[source]
         source: CgroupPathError,
     },
@@ -107,14 +107,14 @@ pub enum CgroupError {
     TimedOut {
         /// The cgroup.
         cgroup: CgroupPath,
-        /// The line of `cgroup.events` that was waited for.
+        /// The awaited line of `cgroup.events`.
         wanted: &'static str,
         /// The limit in milliseconds.
         limit_ms: u64,
-        /// The processes that are in the cgroup and below.
+        /// The processes in the cgroup and its descendants.
         pids: Vec<u32>,
     },
-    /// The directory could not be made.
+    /// The directory could not be created.
     #[error("cannot create cgroup {cgroup}")]
     Create {
         /// The cgroup.
@@ -156,8 +156,8 @@ pub enum CgroupError {
         #[source]
         source: io::Error,
     },
-    /// A file has a line that cannot be understood.
-    #[error("{file} of cgroup {cgroup} has a line that cannot be read: {line:?}")]
+    /// A file has a malformed line.
+    #[error("{file} of cgroup {cgroup} has a malformed line: {line:?}")]
     Parse {
         /// The cgroup.
         cgroup: CgroupPath,
@@ -171,7 +171,7 @@ pub enum CgroupError {
 /// Up to ten pids for a message.
 fn list(pids: &[u32]) -> String {
     if pids.is_empty() {
-        return "none that can be seen".to_owned();
+        return "none visible".to_owned();
     }
     let mut text = pids.iter().take(10).map(u32::to_string).collect::<Vec<_>>().join(" ");
     if pids.len() > 10 {

@@ -12,25 +12,25 @@ use rustix::io::Errno;
 use super::{CgroupError, file_of, missing, parse_error, procs_below, read, write};
 use crate::roots::Roots;
 
-/// Longest wait between two looks at `cgroup.events`: a lost notification costs no more than this.
+/// Longest interval between two reads of `cgroup.events`: the cost of a lost notification.
 const RECHECK: Duration = Duration::from_millis(200);
 
-/// Kills every process in the cgroup and below (file `cgroup.kill`), and waits until none is left (`populated 0`).
+/// Kills all processes in the cgroup and its descendants (file `cgroup.kill`), and waits until none is left (`populated 0`).
 ///
-/// Kernel threads are not killed by the kernel: a cgroup that holds one runs into the time limit.
+/// The kernel does not kill kernel threads: with one inside, this times out.
 ///
 /// # Errors
-/// [`CgroupError::TimedOut`] with the processes that are left, or a failed read or write.
+/// [`CgroupError::TimedOut`] with the remaining processes, or a failed read or write.
 pub fn kill_all(roots: &Roots, path: &CgroupPath, limit: Duration) -> Result<(), CgroupError> {
     let ended = write(roots, path, "cgroup.kill", "1").and_then(|_| wait_for(roots, path, "populated 0", limit));
     match ended {
-        // Somebody removed it meanwhile, so nobody was left in it.
+        // It was removed concurrently, so it was empty.
         Err(CgroupError::NotFound { .. }) => Ok(()),
         other => other,
     }
 }
 
-/// Whether there is a process in the cgroup or below it.
+/// Whether the cgroup or a descendant contains a process.
 ///
 /// # Errors
 /// [`CgroupError::NotFound`], [`CgroupError::Read`] or [`CgroupError::Parse`].
@@ -38,9 +38,9 @@ pub fn is_populated(roots: &Roots, path: &CgroupPath) -> Result<bool, CgroupErro
     event(roots, path, "populated")
 }
 
-/// Stops all processes in the cgroup and below (file `cgroup.freeze`), and waits until they are stopped (`frozen 1`).
+/// Freezes all processes in the cgroup and its descendants (file `cgroup.freeze`), and waits until they are frozen (`frozen 1`).
 ///
-/// After an error the request still stands: call [`thaw`] to withdraw it. A kernel thread inside never freezes.
+/// After an error the request is still pending: withdraw it with [`thaw`]. A kernel thread inside never freezes.
 ///
 /// # Errors
 /// [`CgroupError::TimedOut`], or a failed read or write.
@@ -49,16 +49,16 @@ pub fn freeze(roots: &Roots, path: &CgroupPath, limit: Duration) -> Result<(), C
     wait_for(roots, path, "frozen 1", limit)
 }
 
-/// Lets the processes run again and waits until the kernel says so (`frozen 0`).
+/// Thaws the processes and waits for the kernel's confirmation (`frozen 0`).
 ///
 /// # Errors
-/// [`CgroupError::TimedOut`] (a cgroup above is frozen), or a failed read or write.
+/// [`CgroupError::TimedOut`] (an ancestor is frozen), or a failed read or write.
 pub fn thaw(roots: &Roots, path: &CgroupPath, limit: Duration) -> Result<(), CgroupError> {
     write(roots, path, "cgroup.freeze", "0")?;
     wait_for(roots, path, "frozen 0", limit)
 }
 
-/// Whether all processes in the cgroup and below are stopped.
+/// Whether all processes in the cgroup and its descendants are frozen.
 ///
 /// # Errors
 /// [`CgroupError::NotFound`], [`CgroupError::Read`] or [`CgroupError::Parse`].
@@ -83,8 +83,8 @@ fn event(roots: &Roots, path: &CgroupPath, key: &str) -> Result<bool, CgroupErro
 
 /// Waits until `cgroup.events` has the line `line`.
 ///
-/// The kernel wakes a poll for POLLPRI when the file changed since it was last read (`kernfs_generic_poll`). A regular file,
-/// as in a fake kernel, never does: there the file is read again every [`RECHECK`].
+/// The kernel reports POLLPRI if the file has changed since the last read (`kernfs_generic_poll`). The regular file of a fake kernel
+/// never does; it is read again every [`RECHECK`].
 fn wait_for(roots: &Roots, path: &CgroupPath, line: &'static str, limit: Duration) -> Result<(), CgroupError> {
     let key = line.split(' ').next().unwrap_or_default();
     let deadline = Instant::now() + limit;

@@ -1,4 +1,4 @@
-//! The numbers by which the kernel's own records name cgroups.
+//! Cgroup ids, as the kernel records them.
 
 use std::fs;
 use std::io;
@@ -10,11 +10,11 @@ use bulkhead_core::tenant::WEIGHT_FILES;
 use super::v2_root;
 use crate::roots::Roots;
 
-/// All cgroups of the v2 hierarchy: the number of each, which is its directory's inode number, and its path from the root,
-/// with a leading slash. Cgroups that go away meanwhile are left out; names that are not UTF-8 are shown as well as can be.
+/// All cgroups of the v2 hierarchy: the id of each, which is the inode number of its directory, and its path from the root, with a
+/// leading slash. Cgroups removed meanwhile are omitted; names that are not UTF-8 are decoded lossily.
 ///
 /// # Errors
-/// The operating system's reason when the root cannot be read.
+/// The operating system's if the root cannot be read.
 pub fn all_ids(roots: &Roots) -> io::Result<Vec<(CgroupId, String)>> {
     let root = v2_root(roots);
     let mut found = vec![(CgroupId(fs::metadata(&root)?.ino()), "/".to_owned())];
@@ -34,8 +34,8 @@ pub fn all_ids(roots: &Roots) -> io::Result<Vec<(CgroupId, String)>> {
     Ok(found)
 }
 
-/// What the io controller's weight file says of the cgroup with this path (from [`all_ids`]): io.weight, or where the kernel
-/// has none io.bfq.weight. `None` for cgroups without the controller, and for those that are gone.
+/// The content of the io controller's weight file of the cgroup at this path (from [`all_ids`]): `io.weight`, or `io.bfq.weight` if the
+/// kernel has no `io.weight`. `None` for cgroups without the controller, and for removed ones.
 #[must_use]
 pub fn io_weights(roots: &Roots, path: &str) -> Option<String> {
     let dir = v2_root(roots).join(path.trim_start_matches('/'));

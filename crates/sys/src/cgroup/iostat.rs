@@ -9,9 +9,9 @@ use bulkhead_core::units::DevNo;
 use super::{CgroupError, read};
 use crate::roots::Roots;
 
-/// What the block layer did for a cgroup and its descendants on one device, since the cgroup exists (file `io.stat`).
+/// I/O of a cgroup and its descendants on one device, since the cgroup was created (file `io.stat`).
 ///
-/// Stacked devices count once per layer: sums over layers mean nothing.
+/// Stacked devices count once per layer: sums over layers are meaningless.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoStat {
     /// Bytes read.
@@ -26,13 +26,13 @@ pub struct IoStat {
     pub dbytes: u64,
     /// Number of discard bios.
     pub dios: u64,
-    /// Time of the device that io.cost has taken for it, by its model and at the rate that was in force then, in microseconds
-    /// (kernel `ioc_pd_stat`); 0 where it does not work.
+    /// Device time charged by io.cost, by its model and the vrate at that time, in microseconds (kernel `ioc_pd_stat`); 0 if io.cost
+    /// is not active.
     pub cost_usage_us: u64,
 }
 
-/// For how long some task of a cgroup, or below it, has waited for I/O since the cgroup was made (`io.pressure`, `some`). `None`
-/// where the kernel does not tell: without pressure stall information, or when the cgroup is gone.
+/// Total time in which some task of a cgroup or its descendants was stalled on I/O (`io.pressure`, `some`), since the cgroup was created.
+/// `None` without pressure stall information, or if the cgroup was removed.
 #[must_use]
 pub fn io_waited(roots: &Roots, path: &CgroupPath) -> Option<Duration> {
     let text = read(roots, path, "io.pressure").ok()?;
@@ -44,13 +44,13 @@ pub fn io_waited(roots: &Roots, path: &CgroupPath) -> Option<Duration> {
 /// The I/O of the cgroup and its descendants per device (file `io.stat`). Devices without any I/O are not listed.
 ///
 /// # Errors
-/// [`CgroupError::NoFile`] when the io controller is not enabled there, [`CgroupError::NotFound`] or [`CgroupError::Read`].
+/// [`CgroupError::NoFile`] if the io controller is not enabled there, [`CgroupError::NotFound`] or [`CgroupError::Read`].
 pub fn io_stat(roots: &Roots, path: &CgroupPath) -> Result<BTreeMap<DevNo, IoStat>, CgroupError> {
     read(roots, path, "io.stat").map(|text| parse_io_stat(&text))
 }
 
-/// The counters of `io.stat`. Keys that are unknown (such as `cost.vrate`) are passed over, and so are values that are not
-/// numbers. Some kernels print the number of a device without I/O on the same line as the next device; that is understood.
+/// Parses `io.stat`. Unknown keys (such as `cost.vrate`) and values that are not numbers are skipped. Some kernels print the number of a
+/// device without I/O on the same line as the next device; this is handled.
 #[must_use]
 pub fn parse_io_stat(text: &str) -> BTreeMap<DevNo, IoStat> {
     let mut found = BTreeMap::new();
@@ -79,12 +79,12 @@ pub fn parse_io_stat(text: &str) -> BTreeMap<DevNo, IoStat> {
     found
 }
 
-/// What a cgroup is allowed on a device per second; `None` is without limit.
+/// Limits of a cgroup on a device, per second; `None` means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoLimits {
-    /// Bytes that are read.
+    /// Bytes read.
     pub rbps: Option<u64>,
-    /// Bytes that are written.
+    /// Bytes written.
     pub wbps: Option<u64>,
     /// Reads.
     pub riops: Option<u64>,
@@ -92,11 +92,11 @@ pub struct IoLimits {
     pub wiops: Option<u64>,
 }
 
-/// What the cgroup is allowed on a device (file `io.max`).
+/// The limits of a cgroup on a device (file `io.max`).
 ///
 /// # Errors
-/// [`CgroupError::NoFile`] when the io controller is not enabled there or the kernel cannot limit, [`CgroupError::NotFound`] or
-/// [`CgroupError::Read`].
+/// [`CgroupError::NoFile`] if the io controller is not enabled there or the kernel does not support limits,
+/// [`CgroupError::NotFound`] or [`CgroupError::Read`].
 pub fn io_limits(roots: &Roots, path: &CgroupPath, dev: DevNo) -> Result<IoLimits, CgroupError> {
     read(roots, path, "io.max").map(|text| parse_io_limits(&text, dev))
 }

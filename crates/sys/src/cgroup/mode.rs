@@ -17,7 +17,7 @@ use crate::roots::Roots;
 pub enum Mode {
     /// One cgroup v2 hierarchy at the root: the only mode in which Bulkhead manages shares.
     V2,
-    /// v1 controllers, and beside them a v2 hierarchy in `unified` (systemd's "hybrid").
+    /// v1 controllers, plus a v2 hierarchy in `unified` (systemd's "hybrid").
     Hybrid,
     /// v1 controllers only.
     V1,
@@ -36,7 +36,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// How the host mounts its control groups, judged by the files that are there.
+/// How the host mounts its control groups, by the files that exist.
 #[must_use]
 pub fn mode(roots: &Roots) -> Mode {
     let has = |file: &str| roots.cgroup.join(file).exists();
@@ -60,10 +60,10 @@ pub fn v2_root(roots: &Roots) -> PathBuf {
     }
 }
 
-/// The controllers that the v2 hierarchy has to give; empty where there is no such hierarchy.
+/// The controllers available in the v2 hierarchy; empty without such a hierarchy.
 ///
 /// # Errors
-/// The operating system's reason when the file is there and cannot be read.
+/// The operating system's if the file exists but cannot be read.
 pub fn controllers(roots: &Roots) -> io::Result<BTreeSet<String>> {
     match mode(roots) {
         Mode::V2 | Mode::Hybrid => Ok(words(&fs::read_to_string(v2_root(roots).join("cgroup.controllers"))?)),

@@ -9,7 +9,7 @@ use bulkhead_core::units::DevNo;
 use tempfile::TempDir;
 
 use super::iostat::parse_io_limits;
-use super::standing::SAID_BYTES;
+use super::watch::MAX_WATCHED_BYTES;
 use super::*;
 use crate::spawn::{SpawnSpec, spawn};
 
@@ -62,7 +62,7 @@ fn paths_stay_below_the_root() {
 }
 
 #[test]
-fn the_mode_is_seen_from_the_files() {
+fn the_cgroup_mode_is_detected_by_files() {
     let (_base, roots) = fake(&[]);
     assert_eq!(mode(&roots), Mode::V2);
     assert_eq!(controllers(&roots).unwrap().into_iter().collect::<Vec<_>>().join(" "), "cpu io memory pids");
@@ -81,7 +81,7 @@ fn the_mode_is_seen_from_the_files() {
 }
 
 #[test]
-fn create_enables_controllers_in_the_parents_only() {
+fn create_enables_controllers_in_the_ancestors_only() {
     let (_base, roots) = fake(&["b.slice", "b.slice/db.slice"]);
     put(&roots, "b.slice", "cgroup.subtree_control", "memory\n");
     let leaf = path("b.slice/db.slice/payload");
@@ -119,7 +119,7 @@ fn a_missing_controller_is_named() {
 }
 
 #[test]
-fn a_write_returns_the_old_value_and_misses_are_told_apart() {
+fn a_write_returns_the_old_value_and_a_missing_cgroup_differs_from_a_missing_file() {
     let (_base, roots) = fake(&["a"]);
     put(&roots, "a", "io.weight", "default 100\n");
     assert_eq!(write(&roots, &path("a"), "io.weight", "50").unwrap(), "default 100");
@@ -132,7 +132,7 @@ fn a_write_returns_the_old_value_and_misses_are_told_apart() {
 }
 
 #[test]
-fn removal_names_who_is_inside_and_removes_nothing_then() {
+fn removal_of_a_populated_cgroup_fails_and_names_its_processes() {
     let (_base, roots) = fake(&[]);
     // No files: a directory of a fake kernel can only be removed when it is empty.
     fs::create_dir_all(roots.cgroup.join("t/payload/deep")).unwrap();
@@ -156,7 +156,7 @@ fn children_are_the_directories() {
 }
 
 #[test]
-fn waiting_ends_at_the_limit_with_the_processes() {
+fn waiting_times_out_with_the_remaining_processes() {
     let (_base, roots) = fake(&["t", "t/payload"]);
     put(&roots, "t/payload", "cgroup.procs", "5\n");
     put(&roots, "t", "cgroup.events", "populated 1\nfrozen 0\n");
@@ -175,12 +175,12 @@ fn waiting_ends_at_the_limit_with_the_processes() {
 }
 
 #[test]
-fn waiting_sees_a_change() {
+fn waiting_ends_when_the_state_changes() {
     let (_base, roots) = fake(&["t"]);
     put(&roots, "t", "cgroup.events", "populated 1\nfrozen 0\n");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| kill_all(&roots, &path("t"), Duration::from_secs(20)));
-        // Whichever comes first, the change or the first look, the waiter ends well before its limit.
+        // Whichever comes first, the change or the first read, waiting ends well before its limit.
         let file = OpenOptions::new().write(true).open(roots.cgroup_dir(&path("t")).join("cgroup.events")).unwrap();
         file.write_all_at(b"0", "populated ".len() as u64).unwrap();
         waiter.join().unwrap().unwrap();
@@ -188,7 +188,7 @@ fn waiting_sees_a_change() {
 }
 
 #[test]
-fn the_cgroup_of_a_process_is_the_line_with_hierarchy_0() {
+fn the_cgroup_of_a_process_is_on_the_line_of_hierarchy_0() {
     let (_base, roots) = fake(&[]);
     let set = |pid: u32, text: &str| {
         fs::create_dir_all(roots.proc.join(pid.to_string())).unwrap();
@@ -240,7 +240,7 @@ fn real_hierarchy() -> Result<Roots, &'static str> {
     Err("no cgroup v2 hierarchy is mounted")
 }
 
-/// Removes the cgroup, with what is in it, also when a test fails.
+/// Removes the cgroup and kills its processes, also if a test fails.
 struct Guard<'a>(&'a Roots, CgroupPath);
 
 impl Drop for Guard<'_> {
@@ -286,7 +286,7 @@ fn root_a_real_process_is_moved_frozen_and_killed() {
 }
 
 #[test]
-fn limits_are_those_of_the_device() {
+fn io_limits_are_read_for_one_device() {
     let text = "8:0 rbps=max wbps=1048576 riops=50 wiops=max\n254:16 rbps=max wbps=max riops=max wiops=7\n";
     let none = IoLimits::default();
     assert_eq!(parse_io_limits(text, DevNo::new(8, 0)), IoLimits { wbps: Some(1_048_576), riops: Some(50), ..none });
@@ -296,14 +296,14 @@ fn limits_are_those_of_the_device() {
 }
 
 #[test]
-fn a_cgroup_is_created_while_somebody_removes_the_empty_one_above() {
+fn a_cgroup_is_created_while_its_empty_parent_is_removed_concurrently() {
     let (_base, roots) = fake(&[]);
     let above = roots.cgroup_dir(&path("t"));
     for n in 0..100 {
         let done = AtomicBool::new(false);
         let outcome = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // Each removal costs the other at most one try. Removing fails while there is something below.
+                // Each removal costs the creator at most one attempt. Removing fails while there are children.
                 let mut left = CREATE_TRIES;
                 while left > 0 && !done.load(Ordering::Relaxed) {
                     left -= usize::from(fs::remove_dir(&above).is_ok());
@@ -319,29 +319,29 @@ fn a_cgroup_is_created_while_somebody_removes_the_empty_one_above() {
 }
 
 #[test]
-fn a_membership_holds_as_long_as_the_process_is_there_and_in_the_cgroup() {
+fn a_membership_holds_while_the_process_is_alive_and_in_the_cgroup() {
     let (_base, roots) = fake(&[]);
     let file = roots.proc.join("7/cgroup");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     let own = path("bulkhead.slice/bulkhead-db.slice/bulkhead-db-server.slice");
-    assert!(matches!(Membership::of(&roots, 7, &own), Err(CgroupError::NoProcess { pid: 7 })));
-    // With a hierarchy of version 1 beside it.
+    assert!(matches!(Membership::open(&roots, 7, &own), Err(CgroupError::NoProcess { pid: 7 })));
+    // With an additional v1 hierarchy.
     let say = |cgroup: &str| fs::write(&file, format!("1:name=systemd:/other\n0::{cgroup}\n")).unwrap();
     say(&format!("/{own}"));
-    let membership = Membership::of(&roots, 7, &own).unwrap();
+    let membership = Membership::open(&roots, 7, &own).unwrap();
     assert!(membership.holds() && membership.holds());
     for other in ["/".to_owned(), "/bulkhead.slice".to_owned(), format!("/{own}/below"), format!("/{own} (deleted)")] {
         say(&other);
         assert!(!membership.holds(), "{other}");
     }
     say("/");
-    assert!(Membership::of(&roots, 7, &CgroupPath::root()).unwrap().holds());
+    assert!(Membership::open(&roots, 7, &CgroupPath::root()).unwrap().holds());
     fs::write(&file, "").unwrap();
     assert!(!membership.holds());
 }
 
 #[test]
-fn a_process_that_has_ended_is_in_no_cgroup() {
+fn an_exited_process_is_not_in_a_cgroup() {
     let roots = Roots::host();
     let spec = SpawnSpec { program: "sleep".into(), args: vec!["60".into()], ..SpawnSpec::default() };
     let child = spawn(&spec).unwrap();
@@ -349,7 +349,7 @@ fn a_process_that_has_ended_is_in_no_cgroup() {
         println!("skipped: there is no cgroup v2 here");
         return;
     };
-    let membership = Membership::of(&roots, child.pid(), &at).unwrap();
+    let membership = Membership::open(&roots, child.pid(), &at).unwrap();
     assert!(membership.holds());
     // Kills and reaps it.
     drop(child);
@@ -357,23 +357,23 @@ fn a_process_that_has_ended_is_in_no_cgroup() {
 }
 
 #[test]
-fn what_a_file_says_is_asked_again_and_again() {
+fn a_file_watch_follows_changes_of_the_file() {
     let (_base, roots) = fake(&["a"]);
     put(&roots, "a", "io.weight", "default 100\n8:0 300\n");
     let a = path("a");
-    let weight = Said::line(&roots, &a, "io.weight", "default 100").unwrap();
-    let controllers = Said::words(&roots, &a, "cgroup.controllers", &["io", "memory"]).unwrap();
+    let weight = FileWatch::line(&roots, &a, "io.weight", "default 100").unwrap();
+    let controllers = FileWatch::words(&roots, &a, "cgroup.controllers", &["io", "memory"]).unwrap();
     assert!(weight.holds() && weight.holds() && controllers.holds());
-    assert!(!Said::line(&roots, &a, "io.weight", "default 10").unwrap().holds());
-    assert!(!Said::words(&roots, &a, "cgroup.controllers", &["io", "mem"]).unwrap().holds());
+    assert!(!FileWatch::line(&roots, &a, "io.weight", "default 10").unwrap().holds());
+    assert!(!FileWatch::words(&roots, &a, "cgroup.controllers", &["io", "mem"]).unwrap().holds());
     put(&roots, "a", "io.weight", "default 1000\n");
     put(&roots, "a", "cgroup.controllers", "cpu memory pids\n");
     assert!(!weight.holds() && !controllers.holds());
-    // Nothing, as of a cgroup that is gone, or more than what is looked at.
+    // Empty, as for a removed cgroup, or larger than the buffer.
     put(&roots, "a", "io.weight", "");
     assert!(!weight.holds());
-    put(&roots, "a", "io.weight", &format!("{}default 100\n", "8:0 300\n".repeat(SAID_BYTES / 8)));
+    put(&roots, "a", "io.weight", &format!("{}default 100\n", "8:0 300\n".repeat(MAX_WATCHED_BYTES / 8)));
     assert!(!weight.holds());
-    assert!(matches!(Said::line(&roots, &a, "io.max", "x"), Err(CgroupError::NoFile { .. })));
-    assert!(matches!(Said::line(&roots, &path("b"), "io.max", "x"), Err(CgroupError::NotFound { .. })));
+    assert!(matches!(FileWatch::line(&roots, &a, "io.max", "x"), Err(CgroupError::NoFile { .. })));
+    assert!(matches!(FileWatch::line(&roots, &path("b"), "io.max", "x"), Err(CgroupError::NotFound { .. })));
 }

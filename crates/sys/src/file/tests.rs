@@ -9,18 +9,18 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_file_that_was_changed_or_replaced_has_another_stamp() {
+fn the_stamp_changes_if_a_file_is_modified_or_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a");
-    assert_eq!(Stamp::of(&path), None);
+    assert_eq!(Stamp::read(&path), None);
     write_atomic(&path, b"one").unwrap();
-    let first = Stamp::of(&path).unwrap();
-    assert_eq!(Stamp::of(&path), Some(first));
-    // Within the same tick of the clock a change of the same size can only be seen by the number of the file.
+    let first = Stamp::read(&path).unwrap();
+    assert_eq!(Stamp::read(&path), Some(first));
+    // Within one clock tick, a change without a change of size is visible only by the inode number.
     write_atomic(&path, b"two").unwrap();
-    let second = Stamp::of(&path).unwrap();
+    let second = Stamp::read(&path).unwrap();
     fs::write(&path, b"three").unwrap();
-    let third = Stamp::of(&path).unwrap();
+    let third = Stamp::read(&path).unwrap();
     assert!(first != second && second != third);
     let changed = fs::metadata(&path).unwrap();
     let changed = SystemTime::UNIX_EPOCH
@@ -28,48 +28,48 @@ fn a_file_that_was_changed_or_replaced_has_another_stamp() {
     for (now, settled) in [
         (changed, false),
         (changed - Duration::from_secs(9), false),
-        (changed + CLOCK_MOVES / 2, false),
-        (changed + CLOCK_MOVES, true),
+        (changed + SETTLE_TIME / 2, false),
+        (changed + SETTLE_TIME, true),
     ] {
         assert_eq!(third.is_settled(now), settled, "{now:?}");
     }
 }
 
 #[test]
-fn who_else_could_replace_a_directory_is_named() {
+fn users_who_could_replace_a_directory_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let pool = dir.path().join("a/pool");
     fs::create_dir_all(&pool).unwrap();
     let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     let above = dir.path().join("a");
-    // Whatever is above the temporary directory, root's or ours.
+    // The ancestors of the temporary directory belong to root or to us.
     let own = fs::metadata(dir.path()).unwrap().uid();
-    let said = |path: &Path| who_can_replace(path).unwrap();
+    let user = |path: &Path| who_can_replace(path).unwrap();
     if own != 0 {
-        assert!(said(&pool).unwrap().contains(&format!("user {own}")));
+        assert!(user(&pool).unwrap().contains(&format!("user {own}")));
         return;
     }
-    assert_eq!((said(&pool), said(&pool.join("not/there"))), (None, None));
+    assert_eq!((user(&pool), user(&pool.join("not/there"))), (None, None));
     set(&pool, 0o770);
-    assert!(said(&pool).unwrap().contains("may write"));
-    // Sticky helps for what is below.
+    assert!(user(&pool).unwrap().contains("can write"));
+    // The sticky bit protects entries.
     set(&pool, 0o1777);
-    assert!(said(&pool).is_some() && said(&pool.join("made")).is_none());
+    assert!(user(&pool).is_some() && user(&pool.join("made")).is_none());
     set(&pool, 0o755);
     set(&above, 0o1777);
-    assert_eq!(said(&pool), None);
+    assert_eq!(user(&pool), None);
     set(&above, 0o777);
-    assert!(said(&pool).unwrap().contains("/a"));
+    assert!(user(&pool).unwrap().contains("/a"));
     set(&above, 0o755);
     std::os::unix::fs::symlink(&pool, dir.path().join("link")).unwrap();
-    assert_eq!(said(&dir.path().join("link")), None);
+    assert_eq!(user(&dir.path().join("link")), None);
 }
 
 #[test]
-fn a_file_is_replaced_and_nothing_is_left_behind() {
+fn a_file_is_replaced_without_leftovers() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.json");
-    // What a crash of a process with our pid left.
+    // A leftover of a crashed process with our pid.
     fs::write(dir.path().join(format!(".state.json.{}.0.tmp", std::process::id())), "old").unwrap();
     write_atomic(&path, b"one").unwrap();
     write_atomic(&path, b"two").unwrap();
@@ -78,7 +78,7 @@ fn a_file_is_replaced_and_nothing_is_left_behind() {
     assert_eq!(names(dir.path()).len(), 2);
     assert!(matches!(read_limited(&path, Bytes(2)), Err(FileError::TooLarge { .. })));
     assert!(matches!(write_atomic(Path::new("/"), b""), Err(FileError::NoName { .. })));
-    // A directory is in the way: the temporary file goes, the directory stays.
+    // The target is a directory: the temporary file is removed, the directory is kept.
     fs::create_dir_all(dir.path().join("d/x")).unwrap();
     let error = write_atomic(&dir.path().join("d"), b"x").unwrap_err();
     assert!(error.to_string().starts_with("cannot replace "), "{error}");
@@ -97,14 +97,14 @@ fn removal_is_idempotent() {
 }
 
 #[test]
-fn the_room_of_a_file_system_is_told() {
+fn free_space_is_at_most_the_total() {
     let space = free_space(Path::new("/")).unwrap();
     assert!(space.free <= space.total && space.total > Bytes(0));
     assert!(matches!(free_space(Path::new("/nonexistent")), Err(FileError::Io(_))));
 }
 
 #[test]
-fn the_second_daemon_learns_who_the_first_is() {
+fn a_held_lock_is_reported_with_the_pid_of_its_holder() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lock");
     fs::write(&path, "999999 left by a longer pid\n").unwrap();

@@ -9,35 +9,35 @@ use super::report::{self, xfs_log_is_dirty};
 use super::{FsError, ext4_info, refuse_in_use, run};
 use crate::tool::{Tool, ToolError, ToolOutput};
 
-/// What [`check`] may change.
+/// Changes that [`check`] may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Repair {
-    /// Nothing.
+    /// None.
     No,
-    /// What is safe: replay the journal and repair small things (`e2fsck -p`). For XFS as [`Repair::No`]: mounting replays.
+    /// Safe ones: replay of the journal and minor repairs (`e2fsck -p`). For XFS the same as [`Repair::No`], since mounting replays.
     Preen,
-    /// Everything, with yes to all questions. Never throws an XFS log away.
+    /// All, answering yes to every question. Never discards an XFS log.
     Yes,
 }
 
-/// What [`check`] found.
+/// Result of [`check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckOutcome {
     /// No errors.
     Clean,
     /// Errors were found and repaired, or the journal was replayed.
     Repaired,
-    /// Errors remain; the end of what the program said.
+    /// Errors remain; the last lines of the program's output.
     Errors(String),
-    /// Nothing can be said: the journal holds changes that were not replayed. Mount it, or (ext4) check with [`Repair::Preen`].
+    /// Unknown, because the journal was not replayed. Mount the file system, or (ext4) check with [`Repair::Preen`].
     LogDirty,
 }
 
-/// Checks an unmounted file system, and repairs it as far as allowed.
+/// Checks an unmounted file system, and repairs it as far as permitted.
 ///
 /// # Errors
-/// [`FsError::InUse`], [`FsError::Device`], [`FsError::Tool`] when a program cannot do its work. Errors of the file system are
-/// an outcome, not an error.
+/// [`FsError::InUse`], [`FsError::Device`], [`FsError::Tool`] if a program cannot do its work. Errors in the file system are an
+/// outcome, not an error.
 pub fn check(device: &Path, kind: FsKind, repair: Repair) -> Result<CheckOutcome, FsError> {
     refuse_in_use("check", device)?;
     match kind {
@@ -47,7 +47,7 @@ pub fn check(device: &Path, kind: FsKind, repair: Repair) -> Result<CheckOutcome
 }
 
 fn check_ext4(device: &Path, repair: Repair) -> Result<CheckOutcome, FsError> {
-    // `e2fsck -n` ignores the journal, and ends with 0 in spite of the errors that it then sees.
+    // `e2fsck -n` ignores the journal, and exits with 0 in spite of the errors that it then finds.
     if repair == Repair::No && ext4_info(device).is_ok_and(|info| info.has("needs_recovery")) {
         return Ok(CheckOutcome::LogDirty);
     }
@@ -56,12 +56,12 @@ fn check_ext4(device: &Path, repair: Repair) -> Result<CheckOutcome, FsError> {
         Repair::Preen => "-p",
         Repair::Yes => "-y",
     };
-    // e2fsck(8), a sum: 1 errors corrected, 2 the same and a reboot is advised (for the root file system), 4 errors left,
-    // 8 operational error. 12 is a file system too broken to go on with; 8 alone says nothing about the file system.
+    // e2fsck(8), a sum: 1 errors corrected, 2 the same and a reboot is advised (for the root file system), 4 errors left uncorrected,
+    // 8 operational error. 12 means that the file system is too corrupt to continue; 8 alone does not refer to the file system.
     let tool = Tool::new("e2fsck").args(["-f", mode]).arg(device).ok_codes(&(0..16).collect::<Vec<i32>>());
     let output = run_repair(device, repair, tool)?;
-    let said = format!("{}{}", output.stdout, output.stderr);
-    if output.code & 12 != 0 && said.contains("unsupported feature") {
+    let text = format!("{}{}", output.stdout, output.stderr);
+    if output.code & 12 != 0 && text.contains("unsupported feature") {
         return Err(FsError::Newer {
             operation: "check",
             device: device.to_owned(),
@@ -87,7 +87,7 @@ fn check_ext4(device: &Path, repair: Repair) -> Result<CheckOutcome, FsError> {
 fn check_xfs(device: &Path, repair: Repair) -> Result<CheckOutcome, FsError> {
     if repair != Repair::Yes {
         let log = run("check", device, Tool::new("xfs_logprint").arg("-t").arg(device))?;
-        // `xfs_repair -n` ignores the log, and reports errors that a replay would repair.
+        // `xfs_repair -n` ignores the log, and reports errors that a replay would fix.
         if xfs_log_is_dirty(&log.stdout) {
             return Ok(CheckOutcome::LogDirty);
         }
@@ -98,7 +98,7 @@ fn check_xfs(device: &Path, repair: Repair) -> Result<CheckOutcome, FsError> {
             _ => CheckOutcome::Errors(report::last_lines(&output)),
         });
     }
-    // With -e: 4 means that something was repaired, 2 that the log is dirty; 1 is a failure.
+    // With -e: 4 means that errors were repaired, 2 that the log is dirty; 1 is a failure.
     let tool = Tool::new("xfs_repair").arg("-e").arg(device).ok_codes(&[0, 1, 2, 4]);
     let output = run_repair(device, repair, tool)?;
     Ok(match output.code {
@@ -109,7 +109,7 @@ fn check_xfs(device: &Path, repair: Repair) -> Result<CheckOutcome, FsError> {
     })
 }
 
-/// The check that resize2fs and tune2fs ask for: replays the journal and repairs what is safe.
+/// The check that resize2fs and tune2fs require: replays the journal and makes safe repairs.
 pub(super) fn preen(operation: &'static str, device: &Path) -> Result<(), FsError> {
     refuse_in_use(operation, device)?;
     match check_ext4(device, Repair::Preen)? {
@@ -119,7 +119,7 @@ pub(super) fn preen(operation: &'static str, device: &Path) -> Result<(), FsErro
     }
 }
 
-/// A check, which has a time limit unless it repairs.
+/// Runs a check, with a time limit unless it repairs.
 fn run_repair(device: &Path, repair: Repair, tool: Tool) -> Result<ToolOutput, FsError> {
     match repair {
         Repair::No => run("check", device, tool),

@@ -1,4 +1,4 @@
-//! Writing over devices on purpose: erasing signatures that an operator gave up, and filling a thin volume.
+//! Intentional overwriting of devices: erasing signatures on an operator's request, and filling a thin volume.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -11,13 +11,13 @@ use super::mkfs::device_size;
 use super::{FsError, refuse_in_use, run};
 use crate::tool::Tool;
 
-/// How much is written at once.
+/// Size of a write.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Alignment that direct I/O is satisfied with on every device.
+/// Alignment sufficient for direct I/O on all devices.
 const ALIGN_BYTES: usize = 4096;
 
-/// Erases all signatures on a device that nothing uses (wipefs(8), `--all`). What the caller had confirmed is his business.
+/// Erases all signatures on an unused device (wipefs(8), `--all`). Confirmation is up to the caller.
 ///
 /// # Errors
 /// [`FsError::InUse`], [`FsError::Tool`].
@@ -27,8 +27,8 @@ pub fn wipe(device: &Path) -> Result<(), FsError> {
     run("erase", device, tool).map(drop)
 }
 
-/// Writes zeroes over a device from `from` on, rounded up to 4 KiB, past the page cache. From its beginning on it does so only when
-/// nothing uses the device; otherwise the file system on it has to end before `from`, and may be mounted.
+/// Writes zeroes to a device from offset `from`, rounded up to 4 KiB, to its end, by direct I/O. If `from` is 0, the device must be unused;
+/// otherwise the file system on it must end before `from`, and may be mounted.
 ///
 /// # Errors
 /// [`FsError::InUse`], [`FsError::Write`].
@@ -59,13 +59,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_lies_behind_the_offset_is_written_over() {
+    fn only_data_beyond_the_offset_is_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("device");
         fs::write(&path, vec![7; 2 * CHUNK_BYTES + ALIGN_BYTES]).unwrap();
         match write_zeroes(&path, Bytes(CHUNK_BYTES as u64 - 1)) {
             Err(FsError::Write { source, .. }) if source.kind() == io::ErrorKind::InvalidInput => {
-                println!("skipped: there is no direct I/O here");
+                println!("skipped: no direct I/O here");
                 return;
             }
             outcome => outcome.unwrap(),

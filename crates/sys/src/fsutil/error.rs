@@ -8,15 +8,15 @@ use bulkhead_core::units::Bytes;
 use crate::block::{BlockError, Signature};
 use crate::tool::ToolError;
 
-/// Why something about a file system failed.
+/// An operation on a file system failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FsError {
-    /// The device carries something: nothing is overwritten.
-    #[error("{device} already carries {}", list_signatures(found))]
+    /// The device has signatures, and is not overwritten.
+    #[error("{device} already contains {}", list_signatures(found))]
     HasSignature {
         /// The device.
         device: PathBuf,
-        /// What was found on it.
+        /// The signatures.
         found: Vec<Signature>,
     },
     /// The device could not be examined.
@@ -24,19 +24,19 @@ pub enum FsError {
     Device {
         /// The device.
         device: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<BlockError>,
     },
-    /// It is mounted, or claimed in another way, and must not be for this.
+    /// It is mounted or otherwise claimed, and the operation requires that it is not.
     #[error("cannot {operation} {device} while it is in use")]
     InUse {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The device.
         device: PathBuf,
     },
-    /// A uuid, label or size that the file system does not take.
+    /// A uuid, label or size that the file system does not accept.
     #[error("{what} {value:?} cannot be used for {kind}: {reason}", kind = kind.as_str())]
     BadOption {
         /// `uuid`, `label`, `journal size` …
@@ -45,108 +45,108 @@ pub enum FsError {
         value: String,
         /// The file system.
         kind: FsKind,
-        /// What is wrong.
+        /// The reason.
         reason: &'static str,
     },
-    /// There is no file system of a known kind on the device.
-    #[error("{device} carries no ext4 or XFS file system (found: {found})")]
+    /// There is no ext4 or XFS on the device.
+    #[error("{device} has no ext4 or XFS file system (found: {found})")]
     UnknownFs {
         /// The device.
         device: PathBuf,
-        /// What is on it instead.
+        /// Its signatures.
         found: String,
     },
-    /// The journal has to be replayed first, by a mount.
-    #[error(
-        "cannot {operation} {device}: its journal holds changes that were not replayed; mount and unmount it first"
-    )]
+    /// The journal has to be replayed first, by mounting the file system.
+    #[error("cannot {operation} {device}: its journal must be replayed first (mount and unmount it)")]
     LogDirty {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The device.
         device: PathBuf,
     },
-    /// It has errors that have to be repaired first.
+    /// It has errors, which have to be repaired first.
     #[error("cannot {operation} {device}: it has errors: {text}")]
     HasErrors {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The device.
         device: PathBuf,
-        /// The end of what the check said.
+        /// The last lines of the checker's output.
         text: String,
     },
-    /// The size is less than the content needs.
+    /// The size is too small for the content.
     #[error("{device} cannot be shrunk to {wanted}: its content needs about {minimum}")]
     TooSmall {
         /// The device.
         device: PathBuf,
-        /// The size asked for.
+        /// The requested size.
         wanted: Bytes,
-        /// The smallest possible size (`resize2fs -P`; an estimate, on the safe side).
+        /// The smallest possible size (`resize2fs -P`; a conservative estimate).
         minimum: Bytes,
     },
-    /// What is in a directory tree needs more room than the file system, or what it lies on, has.
-    #[error("{device} is too small for what is to be in it")]
+    /// A directory tree does not fit into the file system, or the image not into the file system below.
+    #[error("{device} is too small for the directory tree")]
     TreeTooLarge {
         /// The device.
         device: PathBuf,
-        /// What `mke2fs` said.
+        /// The error of `mke2fs`.
         #[source]
         source: ToolError,
     },
-    /// There is no room in it for a journal of that size.
-    #[error("{device} has no room for a journal of {wanted}: without one {free} are free, of which it can have half")]
+    /// It has too little free space for a journal of that size.
+    #[error(
+        "{device} has no space for a journal of {wanted}: without a journal {free} are free, and a journal can use half of that"
+    )]
     NoRoom {
         /// The device.
         device: PathBuf,
         /// The size of the journal.
         wanted: Bytes,
-        /// What is free, without a journal.
+        /// Free space without a journal.
         free: Bytes,
     },
-    /// The size asked for is larger than the file system.
-    #[error("{device} cannot be shrunk to {wanted}: it is only {now} large")]
+    /// The requested size is larger than the file system.
+    #[error("{device} cannot be shrunk to {wanted}: its size is only {now}")]
     NotSmaller {
         /// The device.
         device: PathBuf,
-        /// The size asked for.
+        /// The requested size.
         wanted: Bytes,
-        /// The size now.
+        /// The present size.
         now: Bytes,
     },
-    /// It has features that the installed tools do not know.
+    /// It has features that the installed tools do not support.
     #[error("cannot {operation} {device}: {text}")]
     Newer {
-        /// What was to be done.
+        /// The operation.
         operation: &'static str,
         /// The device.
         device: PathBuf,
-        /// What the tool says.
+        /// The tool's message.
         text: String,
     },
     /// The file system cannot do this.
     #[error("cannot {operation} {device}: {reason}")]
     Unsupported {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The device.
         device: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
-    /// A program's output was not understood.
-    #[error("cannot read what {program} said about {device}: {missing} is missing")]
+    /// A program's output lacks a field.
+    #[error("the output of {program} for {device} lacks {missing}")]
     Report {
         /// The program.
         program: &'static str,
         /// The device.
         device: PathBuf,
-        /// What is missing.
+        /// The missing field.
         missing: &'static str,
     },
-    /// What is to be copied cannot be looked at.
-    #[error("cannot look at {tree}")]
+    /// The directory tree to be copied cannot be examined.
+    #[error("cannot examine {tree}")]
     Tree {
         /// The directory.
         tree: PathBuf,
@@ -166,7 +166,7 @@ pub enum FsError {
     /// A program failed.
     #[error("cannot {operation} {device}")]
     Tool {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The device.
         device: PathBuf,

@@ -1,4 +1,4 @@
-//! Making a file system (mkfs.ext4(8), mkfs.xfs(8)).
+//! Creating a file system (mkfs.ext4(8), mkfs.xfs(8)).
 
 use std::path::Path;
 
@@ -16,38 +16,37 @@ const EXT4_LABEL_BYTES: usize = 16;
 
 const XFS_LABEL_BYTES: usize = 12;
 
-/// How to make a file system.
+/// Parameters of a new file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MkfsOptions {
-    /// Which one.
+    /// Its type.
     pub kind: FsKind,
-    /// Its uuid, in the usual form with dashes.
+    /// Its uuid, in the form with dashes.
     pub uuid: String,
     /// Its label, at most 16 bytes for ext4 and 12 for XFS; empty for none.
     pub label: String,
-    /// ext4's fast commits. XFS has nothing of the kind: an error there.
+    /// Enables ext4's fast commits; an error for XFS.
     pub fast_commit: bool,
     /// Size of the journal; `None`: [`journal::size_for`] for ext4, the choice of `mkfs.xfs` for XFS.
     pub journal_size: Option<Bytes>,
-    /// The caller knows that the device reads as zeroes: a new thin volume, a new sparse image, an image that was written
-    /// with zeroes. ext4's inode tables and journal are then not zeroed again, so that a sparse device stays sparse, and a
-    /// written image stays written (zeroing through loop turns written extents into unwritten ones). A wrong `true`
-    /// makes the file system take old data for inodes.
+    /// The device is known to read as zeroes: a new thin volume, a new sparse image, or an image written with zeroes. mkfs then does not
+    /// zero ext4's inode tables and journal, so that a sparse device stays sparse, and written extents stay written (zeroing through loop
+    /// converts them to unwritten ones). If it is set wrongly, the file system interprets old data as inodes.
     pub reads_zero: bool,
 }
 
-/// Makes a file system on a blank device. Nothing is initialised later in the background, and nothing is discarded.
+/// Creates a file system on a blank device, without lazy initialisation and without discards.
 ///
-/// Discarding would take the space away from an image that was written on purpose (and a new thin volume has none yet).
-/// ext4 gets 4 KiB blocks, no blocks reserved for root, and `metadata_csum_seed`, with which a clone's new uuid is one write.
+/// A discard would deallocate an image that was written on purpose (and a new thin volume has nothing allocated yet). ext4 gets 4 KiB
+/// blocks, no blocks reserved for root, and `metadata_csum_seed`, which makes changing a clone's uuid a single write.
 ///
 /// # Errors
-/// [`FsError::HasSignature`] when the device carries anything at all, [`FsError::InUse`], [`FsError::BadOption`], [`FsError::Device`]
-/// (also: not a block device), [`FsError::Tool`].
+/// [`FsError::HasSignature`] if the device is not blank, [`FsError::InUse`], [`FsError::BadOption`], [`FsError::Device`] (also if it is
+/// not a block device), [`FsError::Tool`].
 pub fn mkfs(device: &Path, options: &MkfsOptions) -> Result<(), FsError> {
     const FORMAT: &str = "format";
     let examine = |source| FsError::Device { device: device.to_owned(), source: Box::new(source) };
-    // If the device is missing, mkfs would make a regular file in /dev.
+    // If the device is missing, mkfs would create a regular file in /dev.
     block::devno_of(device).map_err(examine)?;
     let size = device_size(device)?;
     let tool = mkfs_tool(device, options, size)?;
@@ -98,7 +97,7 @@ pub(super) fn mkfs_tool(device: &Path, options: &MkfsOptions, size: Bytes) -> Re
         }
         FsKind::Xfs => {
             if options.fast_commit {
-                return bad("fast_commit", "true", "only ext4 has it");
+                return bad("fast_commit", "true", "only ext4 supports it");
             }
             tool = tool.args(["-K", "-m", &format!("uuid={uuid}")]);
             if let Some(journal) = options.journal_size {

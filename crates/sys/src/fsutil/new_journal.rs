@@ -1,6 +1,6 @@
-//! Another journal for an ext4 that is not mounted (`tune2fs -O ^has_journal`, then `tune2fs -J size=`).
+//! Replacing the journal of an unmounted ext4 (`tune2fs -O ^has_journal`, then `tune2fs -J size=`).
 //!
-//! Does not: make one of it. Between the two the file system has none, and who calls this keeps it from being mounted.
+//! In between the file system has no journal. The caller must prevent it from being mounted then.
 
 use std::path::Path;
 
@@ -14,31 +14,31 @@ use crate::tool::{Tool, ToolError};
 const REPLACE: &str = "replace the journal of";
 
 /// A file system and its journal.
-struct Found {
+struct State {
     info: FsInfo,
-    /// What a journal was made with; `None` where there is none.
+    /// Size with which the journal was created; `None` without a journal.
     journal: Option<Bytes>,
     free: Bytes,
-    /// What is set aside for fast commits.
+    /// Size of the fast-commit area.
     fast_commit: Bytes,
 }
 
-/// Removes the journal of an ext4 that was checked and is not mounted, unless it has this size. Returns whether it did. Features stay
-/// as they are, `fast_commit` too.
+/// Removes the journal of an unmounted ext4 that was checked, unless it has the size `wanted`. Returns whether it was removed. Keeps
+/// all other features, including `fast_commit`.
 ///
 /// # Errors
-/// [`FsError::NoRoom`] where one of that size would not fit, [`FsError::LogDirty`], [`FsError::InUse`], [`FsError::Unsupported`] for an
-/// external journal, [`FsError::Report`], [`FsError::Tool`]. It is what it was then, or needs a check.
+/// [`FsError::NoRoom`] if a journal of that size would not fit, [`FsError::LogDirty`], [`FsError::InUse`], [`FsError::Unsupported`] for an
+/// external journal, [`FsError::Report`], [`FsError::Tool`]. The file system is then unchanged, or needs a check.
 pub fn remove_journal(device: &Path, wanted: Bytes) -> Result<bool, FsError> {
     refuse_in_use(REPLACE, device)?;
-    let found = look(device)?;
+    let found = examine(device)?;
     let Some(journal) = found.journal.filter(|journal| *journal != wanted) else { return Ok(false) };
     if found.info.has("needs_recovery") {
         return Err(FsError::LogDirty { operation: REPLACE, device: device.to_owned() });
     }
     let free = Bytes(found.free.0.saturating_add(journal.0).saturating_add(found.fast_commit.0));
     let fast_commit = if found.info.has("fast_commit") { fast_commit_of(found.info.size) } else { Bytes(0) };
-    // What `tune2fs` makes at most (`figure_journal_size`).
+    // The maximum that `tune2fs` accepts (`figure_journal_size`).
     if wanted.0.saturating_add(fast_commit.0) > free.0 / 2 {
         return Err(FsError::NoRoom { device: device.to_owned(), wanted, free });
     }
@@ -46,14 +46,14 @@ pub fn remove_journal(device: &Path, wanted: Bytes) -> Result<bool, FsError> {
     Ok(true)
 }
 
-/// Makes a journal in an ext4 that was checked, is not mounted, and has none; a smaller one, halved until it fits, where it has no room for
-/// that. Returns whether it made one.
+/// Creates a journal in an unmounted ext4 that was checked and has none. If the size does not fit, it is halved until it does. Returns
+/// whether a journal was created.
 ///
 /// # Errors
-/// [`FsError::NoRoom`] where not even the smallest fits, [`FsError::InUse`], [`FsError::Report`], [`FsError::Tool`].
+/// [`FsError::NoRoom`] if not even the smallest fits, [`FsError::InUse`], [`FsError::Report`], [`FsError::Tool`].
 pub fn make_journal(device: &Path, wanted: Bytes) -> Result<bool, FsError> {
     refuse_in_use(REPLACE, device)?;
-    let found = look(device)?;
+    let found = examine(device)?;
     if found.journal.is_some() {
         return Ok(false);
     }
@@ -72,18 +72,18 @@ pub fn make_journal(device: &Path, wanted: Bytes) -> Result<bool, FsError> {
     }
 }
 
-/// The most that is set aside for fast commits in a file system of that size: 1/64 of the journal that `mke2fs` would give it
+/// Upper bound of the fast-commit area in a file system of that size: 1/64 of the journal that `mke2fs` would create
 /// (`ext2fs_get_journal_params`).
 fn fast_commit_of(size: Bytes) -> Bytes {
     Bytes((size.0 / 512).min(16 * Bytes::MIB))
 }
 
-/// What `tune2fs` says where a journal does not fit: by its own estimate, or when it has no more blocks (`EXT2_ET_BLOCK_ALLOC_FAIL`).
+/// Whether `tune2fs` reports that a journal does not fit, by its estimate or for lack of blocks (`EXT2_ET_BLOCK_ALLOC_FAIL`).
 fn says_no_room(stderr: &str) -> bool {
     ["too big for filesystem", "Could not allocate block"].iter().any(|text| stderr.contains(text))
 }
 
-fn look(device: &Path) -> Result<Found, FsError> {
+fn examine(device: &Path) -> Result<State, FsError> {
     let output = run("describe", device, Tool::new("dumpe2fs").arg("-h").arg(device))?;
     let report = |missing| FsError::Report { program: "dumpe2fs", device: device.to_owned(), missing };
     let info = super::parse_dumpe2fs(&output.stdout).map_err(report)?;
@@ -94,7 +94,7 @@ fn look(device: &Path) -> Result<Found, FsError> {
     }
     let journal = info.journal_bytes.filter(|_| info.has("has_journal"));
     let journal = journal.map(|bytes| Bytes(bytes.0.saturating_sub(fast_commit.0)));
-    Ok(Found { info, journal, free, fast_commit })
+    Ok(State { info, journal, free, fast_commit })
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Reading what e2fsprogs and xfsprogs print.
+//! Parsing the output of e2fsprogs and xfsprogs.
 
 use bulkhead_core::units::Bytes;
 
 use super::{FsInfo, FsKind};
 use crate::tool::ToolOutput;
 
-/// `dumpe2fs -h`; the error names what is missing.
+/// Parses `dumpe2fs -h`; the error is the missing field.
 pub(super) fn parse_dumpe2fs(text: &str) -> Result<FsInfo, &'static str> {
     let value = |key: &str| {
         let mut values = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
@@ -15,7 +15,7 @@ pub(super) fn parse_dumpe2fs(text: &str) -> Result<FsInfo, &'static str> {
     let blocks = number("Block count").ok_or("the block count")?;
     let block_bytes = number("Block size").ok_or("the block size")?;
     let features = value("Filesystem features").ok_or("the list of features")?;
-    // Debian 12 prints "Journal size: 64M" besides; the number of blocks is exact.
+    // Debian 12 also prints "Journal size: 64M"; the number of blocks is exact.
     let journal_blocks = number("Total journal blocks").or_else(|| number("Journal length"));
     Ok(FsInfo {
         kind: FsKind::Ext4,
@@ -28,20 +28,20 @@ pub(super) fn parse_dumpe2fs(text: &str) -> Result<FsInfo, &'static str> {
     })
 }
 
-/// What is free in an ext4, and what of its journal is set aside for fast commits, which comes on top of the size that a journal is made
-/// with; `dumpe2fs -h`. The error names what is missing.
+/// Free space of an ext4, and the size of the fast-commit area, which is in addition to the size with which the journal was created; from
+/// `dumpe2fs -h`. The error is the missing field.
 pub(super) fn parse_free_and_fast_commit(text: &str) -> Result<(Bytes, Bytes), &'static str> {
     let number = |key: &str| -> Option<u64> {
         text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim().parse().ok()
     };
     let block_bytes = number("Block size").ok_or("the block size")?;
     let free = number("Free blocks").ok_or("the number of free blocks")?;
-    // Before e2fsprogs 1.46 there are no fast commits.
+    // e2fsprogs before 1.46 does not support fast commits.
     let fast_commit = number("Fast commit length").unwrap_or(0);
     Ok((Bytes(free.saturating_mul(block_bytes)), Bytes(fast_commit.saturating_mul(block_bytes))))
 }
 
-/// `xfs_db -c 'sb 0' -c 'p uuid fname blocksize dblocks logblocks' -c version`; the error names what is missing.
+/// Parses `xfs_db -c 'sb 0' -c 'p uuid fname blocksize dblocks logblocks' -c version`; the error is the missing field.
 pub(super) fn parse_xfs_db(text: &str) -> Result<FsInfo, &'static str> {
     let value = |key: &str| {
         text.lines()
@@ -80,7 +80,7 @@ pub(super) fn xfs_log_is_dirty(text: &str) -> bool {
     !text.contains("state: <CLEAN>")
 }
 
-/// The end of what a checker printed, for people, without xfs_repair's account of its progress.
+/// The last lines of a checker's output, for error messages, without xfs_repair's progress report.
 pub(super) fn last_lines(output: &ToolOutput) -> String {
     let clean: String =
         format!("{}\n{}", output.stdout, output.stderr).chars().filter(|c| !c.is_control() || *c == '\n').collect();

@@ -62,7 +62,7 @@ fn bad_options_are_refused() {
 }
 
 #[test]
-fn nothing_but_a_block_device_is_formatted() {
+fn only_block_devices_are_formatted() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
     std::fs::write(&image, vec![0; 1 << 20]).unwrap();
@@ -71,7 +71,7 @@ fn nothing_but_a_block_device_is_formatted() {
     }
 }
 
-/// e2fsprogs works on plain files, so most of the life of a file system can be tried without root.
+/// e2fsprogs works on regular files, so most operations can be tested without root.
 #[test]
 fn an_ext4_image_is_checked_shrunk_grown_and_renamed() {
     if ["mkfs.ext4", "wipefs", "blkid"].iter().any(|program| crate::tool::find_program(program).is_none()) {
@@ -87,7 +87,7 @@ fn an_ext4_image_is_checked_shrunk_grown_and_renamed() {
     assert_eq!((made.kind, made.uuid.as_str(), made.label.as_str()), (FsKind::Ext4, UUID, "vol1"));
     assert_eq!((made.size, made.block_size), (Bytes::mib(64), Bytes(4096)));
     assert!(made.has("fast_commit") && made.has("metadata_csum_seed"), "{made:?}");
-    // Blocks for fast commits come on top of the 8 MiB.
+    // The fast-commit area is in addition to the 8 MiB.
     assert!(made.journal_bytes > Some(Bytes::mib(8)) && made.journal_bytes <= Some(Bytes::mib(9)), "{made:?}");
     for repair in [Repair::No, Repair::Preen, Repair::Yes] {
         assert_eq!(check(&image, FsKind::Ext4, repair).unwrap(), CheckOutcome::Clean);
@@ -97,7 +97,7 @@ fn an_ext4_image_is_checked_shrunk_grown_and_renamed() {
     assert!(matches!(shrink(&image, Bytes::mib(65)), Err(FsError::NotSmaller { .. })));
     assert_eq!(shrink(&image, Bytes(40 * Bytes::MIB + 5)).unwrap(), Bytes::mib(40));
     assert_eq!(shrink(&image, Bytes::mib(40)).unwrap(), Bytes::mib(40));
-    // resize2fs cuts off a plain file.
+    // resize2fs truncates a regular file.
     std::fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(64 << 20).unwrap();
     grow(&image, FsKind::Ext4, None).unwrap();
     grow(&image, FsKind::Ext4, None).unwrap();
@@ -129,7 +129,7 @@ fn damage_is_found_and_repaired() {
 }
 
 #[test]
-fn other_content_is_not_taken_for_a_file_system() {
+fn other_content_is_not_recognised_as_a_file_system() {
     if crate::tool::find_program("wipefs").is_none() {
         eprintln!("skipped: wipefs is not installed");
         return;

@@ -1,10 +1,9 @@
-//! ext4 of a directory tree, byte for byte the same whenever the tree is the same.
+//! Reproducible ext4 of a directory tree: equal trees result in identical file systems, byte for byte.
 //!
-//! `mke2fs -d` copies the tree, and takes entries in the order of their names. What it would take from the clock, from chance
-//! or from the host's configuration is given to it. Its directories are lists, which `e2fsck -D` gives hashed indexes, so that a name among
-//! thousands is found without reading them all. `mke2fs` also copies when each file was last read and its inode changed, which
-//! tells of the copying and not of the tree: `debugfs` sets these times afterwards, and the mode and the time of the root, which are
-//! not copied.
+//! `mke2fs -d` copies the tree, in the order of names. Values that it would take from the clock, a random generator or the host's
+//! configuration are given to it. It creates linear directories; `e2fsck -D` adds hashed indexes, so that a lookup among thousands of names
+//! does not read them all. `mke2fs` also copies atime and ctime of each file, which depend on the copying, not on the tree: `debugfs` sets
+//! them afterwards, as well as mode and mtime of the root, which are not copied.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -18,12 +17,12 @@ use uuid::Uuid;
 use super::{BLOCK_BYTES, FsError, LONG_LIMIT, tool_error};
 use crate::tool::{Tool, ToolError};
 
-/// Features of the file system; none depends on the host's `mke2fs.conf`. With `metadata_csum_seed` a clone's new UUID is one
-/// write, and every kernel that has ublk reads them all.
+/// Features of the file system, independent of the host's `mke2fs.conf`. `metadata_csum_seed` makes changing a clone's UUID a single write.
+/// Every kernel with ublk supports them all.
 const FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,\
     huge_file,dir_nlink,extra_isize,metadata_csum,metadata_csum_seed";
 
-/// A configuration of `mke2fs` that says nothing.
+/// An empty configuration of `mke2fs`.
 const CONFIG: &str =
     "[defaults]\n[fs_types]\n\text4 = {\n\t}\n\tfloppy = {\n\t}\n\tsmall = {\n\t}\n\tbig = {\n\t}\n\thuge = {\n\t}\n";
 
@@ -31,37 +30,36 @@ const CONFIG: &str =
 const FS_UUID: Uuid = Uuid::from_u128(0x1d69_3a3c_4e0d_8f6e_9b55_b07c_6a5e_0001);
 const HASH_SEED: Uuid = Uuid::from_u128(0x1d69_3a3c_4e0d_8f6e_9b55_b07c_6a5e_0002);
 
-/// When it was made, in seconds after 1970: the first day of 2020. Nothing is read from a clock.
+/// Creation time in seconds since the epoch: 1 January 2020. The clock is not used.
 const MADE_AT: u64 = 1_577_836_800;
 
-/// Bytes of a file system for each of its inodes, which is what `mkfs.ext4` gives.
+/// File system size per inode, the default of `mkfs.ext4`.
 const BYTES_PER_INODE: u64 = 16_384;
 
-/// Inodes that ext4 has for itself, with the root directory and `lost+found`.
+/// Reserved inodes of ext4, including the root directory and `lost+found`.
 const OWN_INODES: u64 = 11;
 
-/// The first inode that is not ext4's own: `lost+found`.
+/// The first non-reserved inode: `lost+found`.
 const FIRST_INODE: u64 = 11;
 
 /// The root directory.
 const ROOT_INODE: u64 = 2;
 
-/// What a file system is made of.
+/// Parameters of a file system made of a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeOptions<'a> {
     /// The directory.
     pub tree: &'a Path,
-    /// How many files, directories and so on are in it, at least.
+    /// Lower bound of its number of entries.
     pub entries: u64,
     /// Size of the file system.
     pub size: Bytes,
-    /// An existing directory of the caller's alone, for what the helper programs read.
+    /// An existing directory that only the caller uses, for input files of the helper programs.
     pub scratch: &'a Path,
 }
 
-/// Makes ext4 with all that is in a directory tree: files, directories, symbolic and hard links, devices, pipes, owners, modes, times
-/// of change in seconds, extended attributes. `image` is a regular file of the file system's size, all of it a hole, that nobody
-/// else uses.
+/// Creates an ext4 with the content of a directory tree: files, directories, symbolic and hard links, devices, pipes, owners, modes, mtimes
+/// in seconds, extended attributes. `image` is a regular file of the file system's size, entirely a hole, that nobody else uses.
 ///
 /// # Errors
 /// [`FsError::TreeTooLarge`]; [`FsError::Tool`]; [`FsError::Report`]; [`FsError::Write`] for the scratch directory.
@@ -87,12 +85,12 @@ pub fn make_of_tree(image: &Path, options: &TreeOptions<'_>) -> Result<(), FsErr
         .args(["-J", &format!("size={}", journal::size_for(size).0 / Bytes::MIB), "-d"])
         .args([tree, image])
         .limit(LONG_LIMIT)
-        .ends_with_us()
+        .dies_with_parent()
         .run()
         .map_err(|source| {
             if is_full(&source) { FsError::TreeTooLarge { device: image.to_owned(), source } } else { failed(source) }
         })?;
-    // What it changes is nothing (0) to some versions, and corrected errors (1) to others.
+    // Some versions report the rebuilt directories as corrected errors (1), others as no change (0).
     Tool::new("e2fsck")
         .env("E2FSCK_TIME", MADE_AT.to_string())
         .env("E2FSPROGS_FAKE_TIME", MADE_AT.to_string())
@@ -100,7 +98,7 @@ pub fn make_of_tree(image: &Path, options: &TreeOptions<'_>) -> Result<(), FsErr
         .arg(image)
         .ok_codes(&[0, 1])
         .limit(LONG_LIMIT)
-        .ends_with_us()
+        .dies_with_parent()
         .run()
         .map_err(failed)?;
     let made = Tool::new("dumpe2fs").arg("-h").arg(image).run().map_err(failed)?;
@@ -110,28 +108,28 @@ pub fn make_of_tree(image: &Path, options: &TreeOptions<'_>) -> Result<(), FsErr
     };
     let used = count("Inode count")?.saturating_sub(count("Free inodes")?);
     let script = scratch.join("times.debugfs");
-    let told = File::create(&script).and_then(|file| commands(BufWriter::new(file), used, &root));
-    told.map_err(|source| FsError::Write { device: script.clone(), source })?;
+    let written = File::create(&script).and_then(|file| commands(BufWriter::new(file), used, &root));
+    written.map_err(|source| FsError::Write { device: script.clone(), source })?;
     let set = Tool::new("debugfs")
         .env("E2FSPROGS_FAKE_TIME", MADE_AT.to_string())
         .args(["-w", "-f"])
         .args([script.as_path(), image])
         .limit(LONG_LIMIT)
-        .ends_with_us()
+        .dies_with_parent()
         .run()
         .map_err(failed)?;
-    // It ends with 0 whatever happens, and tells its version in any case.
+    // It always exits with 0, and always prints its version.
     match set.stderr.lines().find(|line| !line.starts_with("debugfs ") && !line.trim().is_empty()) {
         None => Ok(()),
-        Some(complaint) => {
-            tracing::error!(complaint, "debugfs cannot set times");
-            Err(report("debugfs", "that it set the times"))
+        Some(message) => {
+            tracing::error!(message, "debugfs cannot set times");
+            Err(report("debugfs", "the confirmation of the times"))
         }
     }
 }
 
-/// Commands that set when each inode was last read and changed, and what the root is like. Inodes are given out in the order of
-/// their numbers, so that those in use are the first.
+/// Commands that set atime and ctime of each inode, and the attributes of the root. Inodes are allocated in ascending order, so those
+/// in use are the first ones.
 fn commands(mut script: impl Write, used: u64, root: &fs::Metadata) -> io::Result<()> {
     writeln!(script, "set_inode_field <{ROOT_INODE}> mode 0{:o}", root.mode())?;
     writeln!(script, "set_inode_field <{ROOT_INODE}> mtime @{}", root.mtime())?;
@@ -144,7 +142,7 @@ fn commands(mut script: impl Write, used: u64, root: &fs::Metadata) -> io::Resul
     script.flush()
 }
 
-/// Whether `mke2fs` ran out of blocks or inodes, or out of room below: it ends with 1 whatever fails.
+/// Whether `mke2fs` ran out of blocks, inodes, or space in the underlying file system; its exit code is 1 for any failure.
 fn is_full(error: &ToolError) -> bool {
     let messages = ["ould not allocate", "o space left"];
     matches!(error, ToolError::Failed { stderr, .. } if messages.iter().any(|message| stderr.contains(message)))

@@ -22,7 +22,7 @@ fn fill_all(filler: &Filler) -> u64 {
 }
 
 #[test]
-fn images_are_provided_as_asked() {
+fn images_are_provisioned_as_requested() {
     let dir = tempfile::tempdir().unwrap();
     for (name, provision) in [("sparse", Provision::OnDemand), ("full", Provision::Full)] {
         let path = dir.path().join(name);
@@ -49,7 +49,7 @@ fn an_image_that_cannot_fit_is_refused_and_removed() {
 }
 
 #[test]
-fn filling_leaves_data_alone_and_ends_when_all_is_written() {
+fn filling_keeps_data_and_writes_all_unwritten_parts() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     create(&path, Bytes::mib(6), Provision::Full).unwrap();
@@ -67,7 +67,7 @@ fn filling_leaves_data_alone_and_ends_when_all_is_written() {
     let bytes = fs::read(&path).unwrap();
     assert!(bytes.iter().enumerate().all(|(at, &b)| (b == 7) == (3 << 20..(3 << 20) + 8192).contains(&at)));
     assert_eq!(fill_all(&filler), 0);
-    // What it grows by is found by the same filler.
+    // The same filler finds the part added by growing.
     grow(&path, Bytes::mib(7), Provision::Full).unwrap();
     assert_eq!(fill_all(&filler), Bytes::MIB);
 }
@@ -79,7 +79,7 @@ fn images_grow_and_shrink() {
     create(&path, Bytes::mib(1), Provision::OnDemand).unwrap();
     assert_eq!(grow(&path, Bytes::mib(3), Provision::Full).unwrap(), Bytes::mib(1));
     assert_eq!(grow(&path, Bytes::mib(2), Provision::OnDemand).unwrap(), Bytes::mib(3));
-    assert_eq!(fs::metadata(&path).unwrap().len(), Bytes::mib(3).0, "growing cuts nothing off");
+    assert_eq!(fs::metadata(&path).unwrap().len(), Bytes::mib(3).0, "growing never truncates");
     assert_eq!(shrink(&path, Bytes::mib(2)).unwrap(), Bytes::mib(3));
     assert_eq!(shrink(&path, Bytes::mib(4)).unwrap(), Bytes::mib(2));
     let too_much = Bytes(free_space(dir.path()).unwrap().total.0 * 2);

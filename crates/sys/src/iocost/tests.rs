@@ -33,7 +33,7 @@ fn percents_keep_two_decimals() {
 }
 
 #[test]
-fn the_kernels_lines_are_read() {
+fn lines_of_the_kernel_are_parsed() {
     // Debian 6.12, after writing a user model; the second device is `ctrl=auto`.
     let qos = "254:0 enable=1 ctrl=user rpct=95.00 rlat=10000 wpct=95.12 wlat=20000 min=50.00 max=150.00\n\
                254:16 enable=0 ctrl=auto rpct=0.00 rlat=250000 wpct=0.00 wlat=250000 min=1.00 max=10000.00\n";
@@ -51,7 +51,7 @@ fn the_kernels_lines_are_read() {
 }
 
 #[test]
-fn what_is_formatted_is_parsed() {
+fn lines_round_trip() {
     assert_eq!(QosLine::parse(&QOS.line(VDA)), Some((VDA, QOS)));
     assert_eq!(QosLine { ctrl: Ctrl::Auto, ..QOS }.line(VDA), "254:0 enable=1 ctrl=auto");
     for bad in ["", "254:0", "254:0 enable=1", "vda enable=1 ctrl=user", "254:0 enable=2 ctrl=user"] {
@@ -72,7 +72,7 @@ fn a_write_returns_the_old_line_and_is_verified() {
 }
 
 #[test]
-fn a_missing_controller_is_named() {
+fn a_missing_controller_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let roots = Roots::under(dir.path());
     assert!(matches!(read(&roots, VDA), Err(IocostError::Unsupported { .. })));

@@ -21,7 +21,7 @@ fn fake(processes: &[(u32, &str, u64, &str)]) -> (TempDir, Roots) {
 }
 
 #[test]
-fn names_match_whole_devices_only() {
+fn thread_names_match_whole_device_names() {
     for (comm, dev, expected) in [
         ("jbd2/dm-1-8", "dm-1", true),
         ("jbd2/dm-10-8", "dm-1", false),
@@ -38,16 +38,16 @@ fn names_match_whole_devices_only() {
         ("jbd2/-8", "", false),
         ("kworker/0:1", "0:1", false),
     ] {
-        assert_eq!(names(comm, "jbd2", dev), expected, "{comm} {dev}");
+        assert_eq!(is_thread_name(comm, "jbd2", dev), expected, "{comm} {dev}");
     }
-    assert!(names("xfsaild/dm-3", "xfsaild", "dm-3") && !names("xfsaild/dm-31", "xfsaild", "dm-3"));
+    assert!(is_thread_name("xfsaild/dm-3", "xfsaild", "dm-3") && !is_thread_name("xfsaild/dm-31", "xfsaild", "dm-3"));
 }
 
 #[test]
-fn stat_is_read_past_a_hostile_name() {
+fn stat_is_parsed_in_spite_of_hostile_names() {
     assert!(is_kthread(b"412 (jbd2/vda1-8) S 2 0 0 0 -1 2129984 0 0 0 0 0 47 0 0 20 0 1 0 183 0 0"));
     assert!(!is_kthread(b"9 (bash) S 1 9 9 0 -1 4194560 0 0"));
-    // A user process that puts fields of its own into its name.
+    // A user process with forged fields in its name.
     assert!(!is_kthread(b"9 (x) S 2 0 0 0 -1 2129984 ) S 1 9 9 0 -1 4194560 0 0"));
     assert!(!is_kthread(b"9 (a\nb) S 1 9 9 0 -1 4194560 0 0"));
     for broken in [&b""[..], b"9", b"9 (x)", b"9 (x) S 2 0", b"9 (x) S 2 0 0 0 -1 many", b"9 (x) \xff"] {
@@ -70,20 +70,20 @@ fn only_the_kernel_thread_is_found() {
 }
 
 #[test]
-fn a_thread_is_waited_for_by_its_name_as_well() {
+fn a_reused_pid_is_not_waited_for() {
     let (_base, roots) = fake(&[(40, "jbd2/dm-0-8", KERNEL, "/"), (50, "xfsaild/dm-2", KERNEL, "/")]);
     let find = |dev: &str| LogThread::find(&roots, dev).unwrap();
     let (ext4, xfs) = (find("dm-0").unwrap(), find("dm-2").unwrap());
     assert_eq!((ext4.pid, xfs.pid, find("dm-1")), (40, 50, None));
     assert!(!ext4.wait_until_gone(&roots, Duration::ZERO) && !xfs.wait_until_gone(&roots, Duration::ZERO));
-    // Another process has its number now.
+    // The pid was reused by another process.
     fs::write(roots.proc.join("40/comm"), "bash\n").unwrap();
     fs::remove_dir_all(roots.proc.join("50")).unwrap();
     assert!(ext4.wait_until_gone(&roots, Duration::ZERO) && xfs.wait_until_gone(&roots, Duration::ZERO));
 }
 
 #[test]
-fn placing_is_checked_afterwards() {
+fn placing_is_verified() {
     let (_base, roots) = fake(&[(40, "jbd2/dm-0-8", KERNEL, "/")]);
     let journal: CgroupPath = "b.slice/t.slice/journal".parse().unwrap();
     let cgroup_file = roots.proc.join("40/cgroup");
@@ -98,7 +98,7 @@ fn placing_is_checked_afterwards() {
     let accept = || fs::write(&cgroup_file, format!("0::/{journal}\n")).unwrap();
     assert_eq!(run(&accept).unwrap(), Placed { pid: 40, from: CgroupPath::root(), moved: true });
     assert_eq!(run(&|| panic!("it is there")).unwrap(), Placed { pid: 40, from: journal.clone(), moved: false });
-    // Unmounted, and the pid given to somebody else, between the search and the move.
+    // Unmounted, and the pid reused, between the search and the move.
     fs::write(&cgroup_file, "0::/\n").unwrap();
     let reuse = || {
         accept();
@@ -108,14 +108,14 @@ fn placing_is_checked_afterwards() {
 }
 
 #[test]
-fn a_device_without_journal_says_so() {
+fn a_device_without_journal_thread_is_an_error() {
     let (_base, roots) = fake(&[]);
     let error = place(&roots, "dm-9", &CgroupPath::root()).unwrap_err();
     assert_eq!(error.to_string(), "device dm-9 has no kernel thread jbd2");
 }
 
 #[test]
-fn a_cgroup_that_is_missing_is_the_source() {
+fn the_error_for_a_missing_cgroup_has_its_cause() {
     let (_base, roots) = fake(&[(40, "jbd2/dm-0-8", KERNEL, "/")]);
     fs::create_dir_all(&roots.cgroup).unwrap();
     let error = place(&roots, "dm-0", &"nowhere".parse().unwrap()).unwrap_err();

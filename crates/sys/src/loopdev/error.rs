@@ -7,7 +7,7 @@ use bulkhead_core::error::PathError;
 use super::MAX_RACES;
 use crate::block;
 
-/// Why a loop device could not be read or changed.
+/// A loop device could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LoopError {
     /// The image cannot be opened or examined.
@@ -24,10 +24,10 @@ pub enum LoopError {
     Unsuitable {
         /// The image file.
         image: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
-    /// Loop devices are not there: no `/dev/loop-control` (module `loop` not loaded, or hidden in a container).
+    /// There is no `/dev/loop-control` (module `loop` not loaded, or hidden in a container).
     #[error("cannot open {path}: is the loop module loaded?")]
     Unavailable {
         /// The control node.
@@ -39,15 +39,15 @@ pub enum LoopError {
     /// A device node or sysfs file failed.
     #[error(transparent)]
     Device(#[from] PathError),
-    /// A sysfs file holds something unexpected.
-    #[error("{path}: cannot understand {text:?}")]
+    /// A sysfs file has unexpected content.
+    #[error("{path}: unexpected content {text:?}")]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Its content.
         text: String,
     },
-    /// The image is attached already, in another way than asked for.
+    /// The image is attached already, with other settings than requested.
     #[error("{image} is already attached to {device} with other settings: {difference}")]
     Conflict {
         /// The image file.
@@ -57,32 +57,32 @@ pub enum LoopError {
         /// Which setting differs.
         difference: &'static str,
     },
-    /// Another process is attaching the same image and does not come to an end.
+    /// Another process has been attaching the same image for too long.
     #[error("another process holds the lock on the image {image}")]
     Locked {
         /// The image file.
         image: PathBuf,
     },
-    /// Every free device was taken by somebody else first.
+    /// Other processes took each free device first.
     #[error("no free loop device for {image} after {MAX_RACES} attempts")]
     NoneFree {
         /// The image file.
         image: PathBuf,
     },
-    /// Something still holds the device.
+    /// The device is in use.
     #[error("{device} is in use: {reason}")]
     Busy {
         /// The device node.
         device: PathBuf,
-        /// Who holds it, as far as it is known.
+        /// Its user, if known.
         reason: String,
     },
-    /// Its use could not be examined.
-    #[error("cannot find out whether {device} is in use")]
+    /// Its users could not be determined.
+    #[error("cannot determine whether {device} is in use")]
     Usage {
         /// The device node.
         device: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<block::BlockError>,
     },

@@ -1,4 +1,4 @@
-//! Loop devices that last as long as the value that holds them.
+//! Loop devices that are detached when the value that holds them is dropped.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -12,32 +12,32 @@ use super::{AttachOptions, LoopError, block_bytes_for, config, configure};
 use crate::block::dev_from_raw;
 use crate::roots::Roots;
 
-/// A loop device that goes with this value, and with the process when that is killed.
+/// A loop device that is detached on drop, and if the process is killed.
 #[derive(Debug)]
 pub struct HeldDevice {
     /// Its node in `/dev`.
     pub path: PathBuf,
     /// Its number.
     pub dev: DevNo,
-    // Holds the device: it is cleared when the last one closes it.
+    // Keeps the device attached: it is cleared at its last close.
     node: OwnedFd,
 }
 
 impl HeldDevice {
-    /// Has what was written to its node written to the device itself.
+    /// Writes back what was written to its node (`fsync(2)`).
     ///
     /// # Errors
     /// The operating system's reason.
-    pub fn write_out(&self) -> std::io::Result<()> {
+    pub fn sync(&self) -> std::io::Result<()> {
         Ok(rustix::fs::fsync(&self.node)?)
     }
 }
 
-/// Makes a block device of this size in memory (swappable, taken as it is written).
+/// Creates a block device of this size in memory, which is swappable and allocated on write.
 ///
 /// # Errors
-/// [`LoopError`]; the image is called `memory` there.
-pub fn in_memory(roots: &Roots, size: Bytes) -> Result<HeldDevice, LoopError> {
+/// [`LoopError`], with `memory` as the image.
+pub fn attach_memory(roots: &Roots, size: Bytes) -> Result<HeldDevice, LoopError> {
     let image = Path::new("memory");
     let image_error = |error: Errno| LoopError::Image { image: image.to_owned(), source: error.into() };
     let memory = memfd_create("bulkhead", MemfdFlags::CLOEXEC).map_err(image_error)?;
@@ -45,11 +45,11 @@ pub fn in_memory(roots: &Roots, size: Bytes) -> Result<HeldDevice, LoopError> {
     held(roots, &memory, image, size, AttachOptions::default())
 }
 
-/// Makes a block device of an image, only to be read from.
+/// Attaches an image to a read-only loop device.
 ///
 /// # Errors
 /// [`LoopError`].
-pub fn to_read(roots: &Roots, image: &Path) -> Result<HeldDevice, LoopError> {
+pub fn attach_read_only(roots: &Roots, image: &Path) -> Result<HeldDevice, LoopError> {
     let image_error = |error: Errno| LoopError::Image { image: image.to_owned(), source: error.into() };
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = rustix::fs::open(image, flags, Mode::empty()).map_err(image_error)?;

@@ -1,4 +1,4 @@
-//! Attached loop devices, as `/sys/block/loopN` shows them.
+//! Attached loop devices in `/sys/block/loopN`.
 
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -13,7 +13,7 @@ use super::{BackingId, LoopError, LoopInfo, backing_id, strip_deleted};
 use crate::block::dev_from_raw;
 use crate::roots::Roots;
 
-/// All attached loop devices, by number. Devices without a backing file are left out.
+/// All attached loop devices, by number. Devices without a backing file are omitted.
 ///
 /// # Errors
 /// [`LoopError::Device`] and [`LoopError::Malformed`] for sysfs files. No `/sys/block` means none.
@@ -38,28 +38,28 @@ pub fn list(roots: &Roots) -> Result<Vec<LoopInfo>, LoopError> {
     Ok(found)
 }
 
-/// The loop device behind which `image` lies, by device and inode; by name where one of the two cannot be examined.
+/// The loop device that `image` is attached to, by device and inode, or by name if either cannot be examined.
 ///
-/// A name is only believed when the image does not exist any more, or when the device node cannot be asked.
+/// The name decides only if the image does not exist any more, or if the device node cannot be queried.
 ///
 /// # Errors
 /// Those of [`list`].
 pub fn find_by_backing(roots: &Roots, image: &Path) -> Result<Option<LoopInfo>, LoopError> {
     let wanted = fs::metadata(image).ok().map(|m| BackingId { dev: dev_from_raw(m.dev()), inode: m.ino() });
     let canonical = fs::canonicalize(image).unwrap_or_else(|_| image.to_owned());
-    Ok(list(roots)?.into_iter().find(|info| backs(info, wanted, &canonical)))
+    Ok(list(roots)?.into_iter().find(|info| is_backed_by(info, wanted, &canonical)))
 }
 
-pub(super) fn backs(info: &LoopInfo, wanted: Option<BackingId>, path: &Path) -> bool {
+pub(super) fn is_backed_by(info: &LoopInfo, wanted: Option<BackingId>, path: &Path) -> bool {
     match (info.backing, wanted) {
         (Some(found), Some(wanted)) => found == wanted,
-        // The image is gone, or the node cannot be asked: only the name is left.
+        // The image is gone, or the node cannot be queried: only the name is known.
         (_, None) => strip_deleted(&info.backing_file) == path || info.backing_file == path,
         (None, Some(_)) => info.backing_file == path,
     }
 }
 
-/// What sysfs says about `/dev/loopN`; `None` when nothing is attached.
+/// The attributes of `/dev/loopN` in sysfs; `None` if nothing is attached.
 pub(super) fn info(roots: &Roots, number: u32) -> Result<Option<LoopInfo>, LoopError> {
     let dir = roots.sys.join("block").join(format!("loop{number}"));
     let backing_path = dir.join("loop/backing_file");
@@ -72,7 +72,7 @@ pub(super) fn info(roots: &Roots, number: u32) -> Result<Option<LoopInfo>, LoopE
         let bytes = read_attached(&path)?;
         Ok(bytes.map(|bytes| (path, String::from_utf8_lossy(&bytes).trim().to_owned())))
     };
-    // Any of these may vanish when the device is detached meanwhile: then it is not attached.
+    // Any of these files may vanish if the device is detached meanwhile; then it counts as not attached.
     let values = (
         text("dev")?,
         text("loop/offset")?,
@@ -102,13 +102,13 @@ pub(super) fn info(roots: &Roots, number: u32) -> Result<Option<LoopInfo>, LoopE
     }))
 }
 
-pub(super) fn still_attached(roots: &Roots, wanted: &LoopInfo) -> Result<bool, LoopError> {
+pub(super) fn is_still_attached(roots: &Roots, wanted: &LoopInfo) -> Result<bool, LoopError> {
     let Some(now) = loop_number(wanted).map(|number| info(roots, number)).transpose()?.flatten() else {
         return Ok(false);
     };
     Ok(match (now.backing, wanted.backing) {
         (Some(now), Some(then)) => now == then,
-        // Asking may fail while the device goes away: the name decides, whether the image was deleted meanwhile or not.
+        // The query may fail while the device is being detached: the name decides, with or without ` (deleted)`.
         _ => strip_deleted(&now.backing_file) == strip_deleted(&wanted.backing_file),
     })
 }
@@ -117,7 +117,7 @@ pub(super) fn loop_number(info: &LoopInfo) -> Option<u32> {
     info.dev_path.file_name()?.to_str()?.strip_prefix("loop")?.parse().ok()
 }
 
-/// Reads a sysfs file; `None` when it is not there, or the device was detached while we read (ENODEV, ENXIO).
+/// Reads a sysfs file; `None` if it does not exist, or if the device was detached while reading (ENODEV, ENXIO).
 fn read_attached(path: &Path) -> Result<Option<Vec<u8>>, LoopError> {
     let gone = [Errno::NOENT, Errno::NODEV, Errno::NXIO, Errno::NOTDIR].map(|errno| Some(errno.raw_os_error()));
     match fs::read(path) {

@@ -1,4 +1,4 @@
-use super::sysfs::backs;
+use super::sysfs::is_backed_by;
 use super::*;
 
 fn write(path: PathBuf, text: &str) {
@@ -37,13 +37,13 @@ fn attached_devices_are_listed_by_number() {
 }
 
 #[test]
-fn a_backing_file_is_found_by_name_where_the_node_cannot_be_asked() {
+fn a_backing_file_is_found_by_name_if_the_node_cannot_be_queried() {
     let dir = tempfile::tempdir().unwrap();
     let roots = Roots::under(dir.path());
     let image = dir.path().join("a.img");
     let image = fs::canonicalize(dir.path()).unwrap().join(image.file_name().unwrap());
     fake_loop(&roots, 1, Some(&format!("{} (deleted)", image.display())));
-    // The image does not exist: the deleted one is meant.
+    // The image does not exist: the deleted one matches.
     assert_eq!(find_by_backing(&roots, &image).unwrap().unwrap().dev.minor, 1);
     // A new file of that name is not the deleted one.
     fs::write(&image, "x").unwrap();
@@ -53,39 +53,39 @@ fn a_backing_file_is_found_by_name_where_the_node_cannot_be_asked() {
 }
 
 #[test]
-fn identity_beats_the_name() {
+fn identity_takes_precedence_over_the_name() {
     let id = |inode| BackingId { dev: DevNo::new(254, 0), inode };
     let dir = tempfile::tempdir().unwrap();
     let roots = Roots::under(dir.path());
     fake_loop(&roots, 0, Some("/a"));
     let info = LoopInfo { backing: Some(id(5)), ..list(&roots).unwrap().remove(0) };
-    assert!(backs(&info, Some(id(5)), Path::new("/other/name")));
-    assert!(!backs(&info, Some(id(6)), Path::new("/a")));
-    assert!(backs(&info, None, Path::new("/a")));
+    assert!(is_backed_by(&info, Some(id(5)), Path::new("/other/name")));
+    assert!(!is_backed_by(&info, Some(id(6)), Path::new("/a")));
+    assert!(is_backed_by(&info, None, Path::new("/a")));
 }
 
 #[test]
-fn detaching_what_is_gone_is_no_error() {
+fn detaching_a_detached_device_succeeds() {
     let dir = tempfile::tempdir().unwrap();
     let roots = Roots::under(dir.path());
     fake_loop(&roots, 0, Some("/a"));
     let info = list(&roots).unwrap().remove(0);
     fs::remove_dir_all(roots.sys.join("block/loop0/loop")).unwrap();
     detach(&roots, &info).unwrap();
-    // Another file is attached by now: it is not touched (there is no node that could be).
+    // Another file is attached by now: it is not detached (the fake has no node).
     fake_loop(&roots, 0, Some("/b"));
     detach(&roots, &info).unwrap();
 }
 
 #[test]
-fn block_sizes_follow_the_image() {
+fn the_block_size_depends_on_the_image_size() {
     assert_eq!(block_bytes_for(1 << 20, None), 4096);
     assert_eq!(block_bytes_for((1 << 20) + 512, None), 512);
     assert_eq!(block_bytes_for(1 << 20, Some(512)), 512);
 }
 
 #[test]
-fn unsuitable_images_are_refused_before_the_kernel_is_asked() {
+fn unsuitable_images_are_refused_without_a_system_call() {
     let dir = tempfile::tempdir().unwrap();
     let roots = Roots::under(dir.path());
     let image = dir.path().join("image");
@@ -105,7 +105,7 @@ fn encoded_device_numbers_are_decoded() {
     assert_eq!(decode_dev((259 << 8) | 0x01 | (0x100 << 12)), DevNo::new(259, 0x101));
 }
 
-/// Runs against the real kernel where loop devices can be attached; says why where not.
+/// Runs against the real kernel if loop devices can be attached; otherwise prints why it is skipped.
 #[test]
 fn root_attach_grow_and_detach_on_this_host() {
     let roots = Roots::host();
@@ -131,7 +131,7 @@ fn root_attach_grow_and_detach_on_this_host() {
     assert!(matches!(other, Err(LoopError::Conflict { .. })), "{other:?}");
     fs::OpenOptions::new().write(true).open(&image).unwrap().set_len(16 << 20).unwrap();
     assert_eq!(set_capacity(&roots, &info).unwrap(), Bytes::mib(16));
-    // A device that would vanish at its last close is kept when the image is attached again.
+    // Attaching the image again clears a pending autoclear.
     let holder = fs::File::open(&info.dev_path).unwrap();
     set_autoclear(&info);
     assert!(find_by_backing(&roots, &image).unwrap().unwrap().autoclear);
@@ -144,11 +144,11 @@ fn root_attach_grow_and_detach_on_this_host() {
     assert_eq!(find_by_backing(&roots, &image).unwrap(), None);
 }
 
-/// What a detach of a device in use leaves behind: LOOP_CLR_FD while another has it open.
+/// The state after a detach of a device in use: LOOP_CLR_FD while another process has it open.
 fn set_autoclear(info: &LoopInfo) {
     let node = open_node(&info.dev_path, true).unwrap();
     // SAFETY: LOOP_CLR_FD takes no argument.
     let request = unsafe { NoArg::<{ request::LOOP_CLR_FD }>::new() };
-    // SAFETY: `node` is the node of a loop device that this test attached.
+    // SAFETY: `node` is a loop device node that this test attached.
     unsafe { ioctl(&node, request) }.unwrap();
 }

@@ -95,11 +95,11 @@ const _: () = {
     assert!(offset_of!(LoopConfig, reserved) == 240);
 };
 
-/// `LOOP_CTL_GET_FREE`: no argument, the number of a free device is the return value.
+/// `LOOP_CTL_GET_FREE`: takes no argument and returns the number of a free device.
 pub(super) struct GetFree;
 
-// SAFETY: the request takes no argument (the pointer is null and not followed), changes no memory of ours, and its return
-// value is read as the plain number that it is.
+// SAFETY: the request takes no argument (the null pointer is not dereferenced), writes no memory of ours, and returns a plain
+// number, which `output_from_ptr` reads as such.
 unsafe impl Ioctl for GetFree {
     type Output = u32;
 

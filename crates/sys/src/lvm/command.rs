@@ -7,13 +7,13 @@ use bulkhead_core::units::Bytes;
 use super::{LIMIT, LvmError, PROGRAM};
 use crate::tool::Tool;
 
-/// Commands without a limit: killed between suspending a device and resuming it, they leave all I/O on it blocked.
+/// Commands without a time limit: if they are killed between suspending and resuming a device, all I/O on it stays blocked.
 const SUSPENDING: [&str; 4] = ["lvcreate", "lvextend", "lvreduce", "lvremove"];
 
-/// What an `lvchange` has that suspends its device, too.
-pub(super) const PROTECTING: &str = "-pr";
+/// Makes a volume read-only; `lvchange` with this flag suspends the device, too.
+pub(super) const READ_ONLY_FLAG: &str = "-pr";
 
-/// Longest name of a group or volume in bytes. The dm name is built of both with `-` doubled (`DM_NAME_LEN` 128).
+/// Longest name of a group or volume in bytes. The dm name combines both, with `-` doubled (`DM_NAME_LEN` 128).
 const MAX_NAME_BYTES: usize = 63;
 
 /// Longest tag in bytes (lvm(8): 1024).
@@ -23,7 +23,7 @@ pub(super) const REPORT_ARGS: [&str; 5] = ["--reportformat", "json", "--units", 
 
 pub(super) const VG_FIELDS: &str = "vg_name,vg_size,vg_free,vg_extent_size,vg_tags,pv_count,vg_missing_pv_count";
 
-/// Only fields of volumes: one of segments (`segtype`) would give a line per segment.
+/// Fields of volumes only: a field of segments (`segtype`) would result in one line per segment.
 pub(super) const LV_FIELDS: &str = "lv_name,vg_name,lv_size,lv_layout,lv_role,pool_lv,origin,lv_active,lv_device_open,lv_tags,\
                          data_percent,metadata_percent,lv_kernel_major,lv_kernel_minor,lv_attr,lv_skip_activation,\
                          lv_health_status";
@@ -49,7 +49,7 @@ impl Command {
 
     pub(super) fn tool(&self, config: &str) -> Tool {
         let (name, args) = self.0.split_at(1.min(self.0.len()));
-        // In front of the other arguments, which may end the options with `--`.
+        // Before the other arguments, which may end the options with `--`.
         let tool = Tool::new(PROGRAM).args(name).args(["--config", config]).args(args);
         if self.suspends() { tool.unlimited() } else { tool.limit(LIMIT) }
     }
@@ -57,13 +57,13 @@ impl Command {
     /// Whether it may suspend a device.
     pub(super) fn suspends(&self) -> bool {
         self.0.first().is_some_and(|name| SUSPENDING.iter().any(|command| name == command))
-            || self.0.iter().any(|arg| arg == PROTECTING)
+            || self.0.iter().any(|arg| arg == READ_ONLY_FLAG)
     }
 }
 
 pub(super) fn linear_args(vg: &str, name: &str, size: Bytes, tags: &[&str]) -> Result<Command, LvmError> {
     let command = creation(vg, name, Some(size), tags)?;
-    // --yes answers the question whether to wipe a signature found inside the new volume.
+    // --yes confirms wiping a signature found in the new volume.
     Ok(command.args(["--yes", "-Wy", "-Zy", "--type", "linear", "-n", name, "-L", &size_arg(size), vg]))
 }
 
@@ -91,7 +91,7 @@ pub(super) fn snapshot_args(
     Ok(command.args(["--yes", "-s", "-kn", "-ay", permission, "-n", name, &full_name(vg, origin)]))
 }
 
-/// What all commands that make a volume have in common.
+/// The common part of commands that create a volume.
 fn creation(vg: &str, name: &str, size: Option<Bytes>, tags: &[&str]) -> Result<Command, LvmError> {
     check_vg(vg)?;
     check_lv(name)?;
@@ -107,7 +107,7 @@ fn creation(vg: &str, name: &str, size: Option<Bytes>, tags: &[&str]) -> Result<
 }
 
 pub(super) fn size_arg(size: Bytes) -> String {
-    // LVM wants multiples of 512; it rounds up to extents itself.
+    // LVM requires multiples of 512; it rounds up to extents itself.
     let sectors = size.0.div_ceil(512);
     format!("{sectors}s")
 }

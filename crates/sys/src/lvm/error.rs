@@ -5,26 +5,26 @@ use bulkhead_core::units::Bytes;
 use crate::block;
 use crate::tool::ToolError;
 
-/// Why something about LVM failed. `object` is a group (`vg`), a volume (`vg/lv`) or a device.
+/// An operation on LVM failed. `object` is a group (`vg`), a volume (`vg/lv`) or a device.
 #[derive(Debug, thiserror::Error)]
 pub enum LvmError {
-    /// A name that LVM does not take, or that could be mistaken for an option.
+    /// A name that LVM does not accept, or that could be mistaken for an option.
     #[error("{name:?} cannot be the name of a {what}: {reason}")]
     BadName {
         /// `volume group` or `logical volume`.
         what: &'static str,
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
-    /// A tag that LVM does not take.
+    /// A tag that LVM does not accept.
     #[error("{0:?} cannot be a tag: use 1 to 1024 of A-Z a-z 0-9 _ + . - / = ! : & #, not starting with -")]
     BadTag(String),
     /// A size of zero.
-    #[error("cannot {operation} {object}: a size of 0 makes no sense")]
+    #[error("cannot {operation} {object}: its size must not be 0")]
     ZeroSize {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The volume.
         object: String,
@@ -32,94 +32,94 @@ pub enum LvmError {
     /// It does not exist.
     #[error("cannot {operation} {object}: there is no {missing}")]
     NotFound {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The group or volume.
         object: String,
-        /// What is missing.
+        /// The missing object.
         missing: String,
     },
-    /// There is one of that name already.
-    #[error("cannot {operation} {object}: it exists already")]
+    /// A group or volume of that name exists.
+    #[error("cannot {operation} {object}: it already exists")]
     AlreadyExists {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The group or volume.
         object: String,
     },
-    /// The group, or the thin pool, has not enough space left.
+    /// The group or the thin pool does not have enough space.
     #[error("cannot {operation} {object}: {reason}")]
     NoSpace {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The group or volume.
         object: String,
-        /// How much is needed, and how much is there.
+        /// The space needed, and the space available.
         reason: String,
-        /// What LVM said.
+        /// LVM's error.
         #[source]
         source: Option<Box<ToolError>>,
     },
-    /// It is open, mounted, or has volumes.
+    /// It is open, mounted, or contains volumes.
     #[error("cannot {operation} {object}: {reason}")]
     InUse {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The group, volume or device.
         object: String,
-        /// By whom or what.
+        /// Its user.
         reason: String,
-        /// What LVM said.
+        /// LVM's error.
         #[source]
         source: Option<Box<ToolError>>,
     },
-    /// The device carries something: nothing is overwritten.
-    #[error("cannot {operation} {object}: it carries {}", list_signatures(found))]
+    /// The device has signatures, and is not overwritten.
+    #[error("cannot {operation} {object}: it contains {}", list_signatures(found))]
     HasSignature {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The device.
         object: String,
-        /// What was found on it.
+        /// The signatures.
         found: Vec<block::Signature>,
     },
-    /// The volume would become smaller, and the caller did not say that this is meant.
-    #[error("{object} is {now} large: making it {wanted} would cut it off")]
+    /// The volume would shrink, which the caller did not permit.
+    #[error("{object} has a size of {now}: resizing it to {wanted} would truncate it")]
     WouldShrink {
         /// The volume.
         object: String,
         /// Its size.
         now: Bytes,
-        /// The size asked for.
+        /// The requested size.
         wanted: Bytes,
     },
     /// The device could not be examined.
     #[error("cannot {operation} {object}")]
     Device {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The device.
         object: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: Box<block::BlockError>,
     },
-    /// A report was not understood.
-    #[error("cannot read the report of lvm about {object}: {reason}")]
+    /// A report has an unexpected format.
+    #[error("cannot parse the report of lvm about {object}: {reason}")]
     Report {
-        /// What the report is about.
+        /// The subject of the report.
         object: String,
-        /// What is wrong with it.
+        /// The parser's error.
         reason: String,
     },
     /// Any other failure.
     #[error("cannot {operation} {object}")]
     Other {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The group, volume or device.
         object: String,
-        /// What LVM said.
+        /// LVM's error.
         #[source]
         source: Box<ToolError>,
     },
@@ -140,7 +140,7 @@ pub(super) fn no_extents(
     free: Bytes,
     source: ToolError,
 ) -> LvmError {
-    let reason = format!("it needs {need} and the volume group has {free} free");
+    let reason = format!("it needs {need}, but the volume group has {free} free");
     LvmError::NoSpace { operation, object, reason, source: Some(Box::new(source)) }
 }
 

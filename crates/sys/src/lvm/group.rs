@@ -8,10 +8,10 @@ use super::{Lvm, LvmError, report};
 use crate::block;
 
 impl Lvm {
-    /// Makes a volume group with these tags on one blank block device, which becomes its physical volume, in one metadata change.
+    /// Creates a volume group with these tags on a blank block device, which becomes its physical volume, in one metadata commit.
     ///
     /// # Errors
-    /// [`LvmError::BadTag`], [`LvmError::HasSignature`] when the device carries anything, [`LvmError::AlreadyExists`], [`LvmError::InUse`] when the
+    /// [`LvmError::BadTag`], [`LvmError::HasSignature`] if the device is not blank, [`LvmError::AlreadyExists`], [`LvmError::InUse`] if the
     /// kernel has claimed the device, [`LvmError::Device`], [`LvmError::Other`].
     pub fn vg_create(&self, name: &str, device: &Path, tags: &[&str]) -> Result<(), LvmError> {
         const CREATE: &str = "create a volume group on";
@@ -28,7 +28,7 @@ impl Lvm {
             let reason = "another program or the kernel has claimed it".to_owned();
             return Err(LvmError::InUse { operation: CREATE, object, reason, source: None });
         }
-        // Without --yes: a signature that appears meanwhile makes LVM ask, and nobody answers.
+        // Without --yes: LVM asks about a signature that has appeared meanwhile, gets no answer, and fails.
         let tags = tags.iter().flat_map(|tag| ["--addtag", *tag]);
         match self.run(&Command::new("vgcreate").args(tags).arg(name).arg("--").arg(device)) {
             Ok(_) => Ok(()),
@@ -51,11 +51,11 @@ impl Lvm {
             let reason = format!("it has {n_volumes} volumes");
             return Err(LvmError::InUse { operation: REMOVE, object: name.to_owned(), reason, source: None });
         }
-        // Without --yes: a volume that appears meanwhile makes LVM ask, and nobody answers.
+        // Without --yes: LVM asks about a volume that has appeared meanwhile, gets no answer, and fails.
         self.change_group(REMOVE, name, &["vgremove"])
     }
 
-    /// Takes LVM's label from a device that belongs to no group; `false` when it had none.
+    /// Removes LVM's label from a device that belongs to no group; `false` if it has none.
     ///
     /// # Errors
     /// [`LvmError::InUse`] while it belongs to a group, [`LvmError::Device`], [`LvmError::Other`].
@@ -79,13 +79,13 @@ impl Lvm {
                     reason: format!("it belongs to volume group {group}"),
                     source: Some(Box::new(source)),
                 },
-                // What LVM said first is the reason.
+                // The first error is the cause.
                 Ok(None) | Err(_) => other(REMOVE, &object, source),
             }),
         }
     }
 
-    /// Device nodes of the physical volumes of a group; one that is missing is not a path (`[unknown]`).
+    /// Device nodes of the physical volumes of a group; for a missing one it is not a path, but `[unknown]`.
     ///
     /// # Errors
     /// [`LvmError::BadName`], [`LvmError::Report`], [`LvmError::Other`].
@@ -96,15 +96,15 @@ impl Lvm {
             .map_err(|reason| LvmError::Report { object: vg.to_owned(), reason })
     }
 
-    /// The group that a physical volume belongs to; `None` when it belongs to none.
+    /// The group that a physical volume belongs to; `None` if it belongs to none.
     ///
     /// # Errors
-    /// [`LvmError::Other`] when LVM cannot say, also for a device that is no physical volume; [`LvmError::Report`]. An unknown
-    /// group is not no group: whoever is about to erase the device has to stop.
+    /// [`LvmError::Other`] if LVM fails, also for a device that is not a physical volume; [`LvmError::Report`]. After an error the
+    /// membership is unknown: do not erase the device.
     pub fn group_of(&self, device: &Path) -> Result<Option<String>, LvmError> {
         let object = device.display().to_string();
         let output = self.run_for(
-            "find the volume group of",
+            "determine the volume group of",
             &object,
             Command::new("pvs").args(REPORT_ARGS).args(["-o", "vg_name", "--"]).arg(device),
         )?;

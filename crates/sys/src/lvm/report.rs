@@ -1,4 +1,4 @@
-//! Reading LVM's reports (lvmreport(7), `--reportformat json`): all values are texts.
+//! Parsing LVM's reports (lvmreport(7), `--reportformat json`): all values are strings.
 
 use std::path::PathBuf;
 
@@ -61,7 +61,7 @@ struct LvLine {
     lv_health_status: String,
 }
 
-/// Device nodes of the physical volumes of a group, out of a report of all of them.
+/// Device nodes of the physical volumes of a group, from a report on all physical volumes.
 pub(super) fn parse_pv_devices(text: &str, vg: &str) -> Result<Vec<PathBuf>, String> {
     let report: Report = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let lines = report.report.into_iter().flat_map(|section| section.pv);
@@ -89,11 +89,11 @@ pub(super) fn parse_vgs(text: &str) -> Result<Vec<Vg>, String> {
 pub(super) fn parse_lvs(text: &str) -> Result<Vec<Lv>, String> {
     let report: Report = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let lines = report.report.into_iter().flat_map(|section| section.lv);
-    // Brackets mark internal volumes; they come only with `-a`.
+    // Brackets mark internal volumes, which are reported only with `-a`.
     lines.filter(|line| !line.lv_name.starts_with('[')).map(parse_lv).collect()
 }
 
-/// The group in a report of one physical volume; `None` when it belongs to none.
+/// The group in a report on one physical volume; `None` if it belongs to none.
 pub(super) fn parse_group_of_pv(text: &str) -> Result<Option<String>, String> {
     let report: Report = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let name = report.report.into_iter().flat_map(|section| section.pv).map(|pv| pv.vg_name).next();
@@ -113,9 +113,9 @@ fn parse_lv(line: LvLine) -> Result<Lv, String> {
         }
         _ => LvKind::Other(line.lv_layout.clone()),
     };
-    // The second letter of lv_attr is the permission in the metadata; lv_permissions is unknown while inactive.
+    // The second letter of lv_attr is the permission in the metadata; lv_permissions is unknown for inactive volumes.
     let read_only = matches!(line.lv_attr.as_bytes().get(1), Some(b'r'));
-    // The eighth letter says whether new blocks are zeroed before use.
+    // The eighth letter is z if new blocks are zeroed before use.
     let zeroes = matches!(line.lv_attr.as_bytes().get(7), Some(b'z'));
     // -1 while it is inactive.
     let dev = match (line.lv_kernel_major.parse(), line.lv_kernel_minor.parse()) {

@@ -1,11 +1,11 @@
-//! Tags: added and removed in one metadata commit, so that what they record changes as a whole or not at all.
+//! Tags, added and removed in one metadata commit, so that the record which they form changes atomically.
 
 use super::command::check_tag;
 use super::{Lvm, LvmError};
 
 impl Lvm {
-    /// Adds and removes tags of a volume in one metadata commit. A tag that is there already, or is not, is no error; without any
-    /// tag nothing is asked of LVM, which would refuse it.
+    /// Adds and removes tags of a volume in one metadata commit. Adding an existing tag or removing a missing one succeeds. Without any
+    /// tag LVM is not run, since it would refuse the command.
     ///
     /// # Errors
     /// [`LvmError::BadTag`], [`LvmError::NotFound`], [`LvmError::Other`].
@@ -17,7 +17,7 @@ impl Lvm {
         self.change("tag", vg, name, &words).map(drop)
     }
 
-    /// Adds and removes tags of a group in one metadata commit. A tag that is there already, or is not, is no error.
+    /// Adds and removes tags of a group in one metadata commit. Adding an existing tag or removing a missing one succeeds.
     ///
     /// # Errors
     /// As [`Lvm::change_lv_tags`].
@@ -50,7 +50,7 @@ mod tests {
         let (add, remove) = (["a=1".to_owned(), "b".to_owned()], ["c".to_owned()]);
         let words = words("lvchange", &add, &remove).unwrap();
         assert_eq!(words, ["lvchange", "--addtag", "a=1", "--addtag", "b", "--deltag", "c"]);
-        // No such group: LVM is not asked.
+        // There is no such group: LVM is not run.
         let lvm = Lvm::new(Vec::new);
         assert!(matches!(
             (lvm.change_lv_tags("no-vg", "no-lv", &[], &[]), lvm.change_vg_tags("no-vg", &[], &[])),

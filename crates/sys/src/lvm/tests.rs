@@ -46,7 +46,7 @@ fn volumes_are_read() {
 }
 
 #[test]
-fn names_and_tags_are_checked_before_they_become_arguments() {
+fn names_and_tags_are_validated() {
     for name in ["vg0", "a-b", "x_y.z+1", &"n".repeat(63)] {
         assert!(check_vg(name).is_ok(), "{name}");
     }
@@ -62,7 +62,7 @@ fn names_and_tags_are_checked_before_they_become_arguments() {
 }
 
 #[test]
-fn command_lines_are_as_documented() {
+fn commands_have_the_expected_arguments() {
     let line = |command: Result<Command, LvmError>| {
         command.unwrap().tool(SYNCHRONOUS).command_line().replacen(" --config global{use_aio=0}", "", 1)
     };
@@ -86,7 +86,7 @@ fn command_lines_are_as_documented() {
     assert!(without.starts_with("lvm vgcreate --config activation{") && without.ends_with("} vg --"), "{without}");
     assert!(snapshot_args("vg", "lv", "snap", &[], true).unwrap().suspends());
     assert!(Command::new("lvremove").suspends() && !Command::new("lvs").suspends());
-    assert!(Command::new("lvchange").args(["--yes", PROTECTING, "vg/lv"]).suspends());
+    assert!(Command::new("lvchange").args(["--yes", READ_ONLY_FLAG, "vg/lv"]).suspends());
     assert!(!Command::new("lvchange").args(["--yes", "-ay", "vg/lv"]).suspends());
     assert!(matches!(linear_args("vg", "lv", Bytes(0), &[]), Err(LvmError::ZeroSize { .. })));
     assert!(matches!(linear_args("vg", "lv", Bytes(1), &["-x"]), Err(LvmError::BadTag(_))));
@@ -94,7 +94,7 @@ fn command_lines_are_as_documented() {
 }
 
 #[test]
-fn volumes_of_block_servers_are_kept_from_lvm_beside_what_the_administrator_keeps() {
+fn the_filter_excludes_ublk_devices_and_includes_the_administrators_filter() {
     assert_eq!(filter(&[3], None), r#"devices{global_filter=["r|^/dev/ublkb3(p[0-9]+)?$|"]}"#);
     assert_eq!(
         filter(&[3, 11], Some(r#"["a|/dev/sd|","r|.*|"]"#)),
@@ -104,7 +104,7 @@ fn volumes_of_block_servers_are_kept_from_lvm_beside_what_the_administrator_keep
 }
 
 #[test]
-fn a_full_pool_says_so() {
+fn a_full_pool_is_reported() {
     let pool = parse_lvs(LVS).unwrap().into_iter().find(|volume| volume.name == "tp1").unwrap();
     assert_eq!(full_pool(&pool), None);
     let full = Lv { data_percent: Some(100.0), ..pool.clone() };

@@ -23,7 +23,7 @@ pub struct Vg {
     pub partial: bool,
 }
 
-/// What kind of volume it is.
+/// Kind of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LvKind {
     /// Plain extents.
@@ -34,15 +34,15 @@ pub enum LvKind {
     Thin {
         /// Its pool.
         pool: String,
-        /// The volume of which it is a snapshot, while that exists.
+        /// The origin of a snapshot, while it exists.
         origin: Option<String>,
     },
-    /// An old-style copy-on-write snapshot; it goes when its origin goes.
+    /// An old-style copy-on-write snapshot; it is removed with its origin.
     ThickSnapshot {
-        /// The volume of which it is a snapshot.
+        /// The origin.
         origin: String,
     },
-    /// Anything else, as LVM's report calls it (`lv_layout`).
+    /// Any other kind, as in LVM's report (`lv_layout`).
     Other(String),
 }
 
@@ -53,41 +53,39 @@ pub struct Lv {
     pub name: String,
     /// Its group.
     pub vg: String,
-    /// Device node, `/dev/VG/LV`; there only while it is active. A thin pool has none.
+    /// Device node, `/dev/VG/LV`, which exists only while it is active. A thin pool has none.
     pub path: PathBuf,
-    /// Size; for a thin volume the virtual one.
+    /// Size; the virtual size of a thin volume.
     pub size: Bytes,
-    /// What it is.
+    /// Kind.
     pub kind: LvKind,
-    /// Whether the kernel has it (`dmsetup`).
+    /// Whether the kernel has its device (`dmsetup`).
     pub active: bool,
-    /// Whether something has it open: a mount, a program, or another volume.
+    /// Whether a mount, a program or another volume has it open.
     pub open: bool,
     /// Tags, sorted.
     pub tags: Vec<String>,
-    /// How full it is in percent (0 to 100): mapped part of a thin volume, data of a thin pool. `None` when it is inactive
-    /// or this does not apply.
+    /// Fill level in percent (0 to 100): mapped part of a thin volume, data of a thin pool. `None` if it is inactive or not applicable.
     pub data_percent: Option<f64>,
-    /// How full the metadata of a thin pool is, in percent.
+    /// Fill level of a thin pool's metadata in percent.
     pub metadata_percent: Option<f64>,
     /// Device number while it is active.
     pub dev: Option<DevNo>,
-    /// Whether it refuses writes (by its metadata, so also known while it is inactive).
+    /// Whether it refuses writes (from its metadata, so also known while it is inactive).
     pub read_only: bool,
-    /// Whether it is left out when the group is activated (thin snapshots made by others; lvchange(8), `--setactivationskip`).
+    /// Whether activation of the group skips it (thin snapshots created by other tools; lvchange(8), `--setactivationskip`).
     pub activation_skip: bool,
-    /// Whether a thin pool gives out blocks zeroed (lvcreate(8), `--zero`); without it a volume shows what its blocks held before.
+    /// Whether a thin pool zeroes blocks before use (lvcreate(8), `--zero`); otherwise volumes expose the previous content of blocks.
     pub zeroes: bool,
-    /// LVM's word for what is wrong with it (`lv_health_status`): `partial`, `failed`, `out_of_data`,
-    /// `metadata_read_only` …; empty when it is well.
+    /// Health (`lv_health_status`): `partial`, `failed`, `out_of_data`, `metadata_read_only` …; empty if healthy.
     pub health: String,
 }
 
-/// The finest step of [`Lv::data_percent`] as LVM reports it, in percent.
+/// Resolution of [`Lv::data_percent`] in LVM's report, in percent.
 const PERCENT_STEP: f64 = 0.01;
 
 impl Lv {
-    /// What it takes of its group, or a thin volume of its pool: rounded down to what LVM's percentage surely stands for.
+    /// Space allocated from its group, or by a thin volume from its pool: a lower bound, given the resolution of LVM's percentage.
     #[must_use]
     pub fn allocated(&self) -> Bytes {
         if !matches!(self.kind, LvKind::Thin { .. }) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::said;
+use super::message_suffix;
 
 /// A failed operation on a mount.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +18,7 @@ pub enum MountError {
         source: io::Error,
     },
     /// The target is a symbolic link.
-    #[error("{path} is a symbolic link: nothing is mounted through one")]
+    #[error("{path} is a symbolic link: mount points must not be symbolic links")]
     Symlink {
         /// The target.
         path: PathBuf,
@@ -32,14 +32,14 @@ pub enum MountError {
     /// The file system could not be mounted.
     #[error("cannot mount {device} as {fs_type} on {target} ({detail})")]
     Mount {
-        /// What was to be mounted.
+        /// The device.
         device: PathBuf,
         /// Type of the file system.
         fs_type: String,
-        /// Where.
+        /// The target.
         target: PathBuf,
-        /// The step that failed, for example `option data=journal`, and what the kernel wrote about it to the file system
-        /// context (often nothing: ext4 and XFS say more in the kernel log).
+        /// The failed step, for example `option data=journal`, and the kernel's message from the file system context (often empty: ext4
+        /// and XFS write more to the kernel log).
         detail: String,
         /// The operating system's reason.
         #[source]
@@ -48,17 +48,17 @@ pub enum MountError {
     /// A directory or file could not be bind-mounted.
     #[error("cannot bind {from} to {target} ({step})")]
     Bind {
-        /// What was to be seen there.
+        /// The source.
         from: PathBuf,
-        /// Where.
+        /// The target.
         target: PathBuf,
-        /// The step that failed.
+        /// The failed step.
         step: &'static str,
         /// The operating system's reason.
         #[source]
         source: io::Error,
     },
-    /// Something still uses the mount: an open file, a working directory, or a mount below it.
+    /// The mount is in use: by an open file, a working directory, or a mount below it.
     #[error("{target} is in use")]
     Busy {
         /// The mount point.
@@ -80,19 +80,19 @@ pub enum MountError {
         source: io::Error,
     },
     /// The properties of a mount could not be changed.
-    #[error("cannot make {target} {what}{}", said(.message))]
+    #[error("cannot make {target} {what}{}", message_suffix(.message))]
     Change {
         /// The mount point.
         target: PathBuf,
-        /// What it was to become, for example `private`.
+        /// The new property, for example `private`.
         what: &'static str,
-        /// What the kernel wrote to the file system context.
+        /// The kernel's message from the file system context.
         message: String,
         /// The operating system's reason.
         #[source]
         source: io::Error,
     },
-    /// A list of mounts cannot be read.
+    /// A mount table cannot be read.
     #[error("cannot read {path}")]
     Read {
         /// The file.
@@ -101,8 +101,8 @@ pub enum MountError {
         #[source]
         source: io::Error,
     },
-    /// A list of mounts has a line that cannot be understood.
-    #[error("{path} has a line that cannot be read: {line:?}")]
+    /// A mount table has a malformed line.
+    #[error("{path} has a malformed line: {line:?}")]
     Parse {
         /// The file.
         path: PathBuf,

@@ -15,18 +15,18 @@ use rustix::io::Errno;
 use super::MountError;
 use crate::roots::Roots;
 
-/// One line of `/proc/PID/mountinfo` (man page proc_pid_mountinfo(5)).
+/// A line of `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountInfo {
-    /// Number of the mount, unique while it exists; may be used again afterwards.
+    /// Mount id, unique while the mount exists; may be reused afterwards.
     pub mount_id: u32,
-    /// Number of the mount that this one is mounted on.
+    /// Mount id of the parent.
     pub parent: u32,
     /// `st_dev` of the files. Not a block device for file systems such as btrfs, overlay or tmpfs.
     pub dev: DevNo,
-    /// The directory of the file system that is seen at the mount point; not `/` for a bind mount of a directory.
+    /// The directory of the file system that is mounted; not `/` for a bind mount of a directory.
     pub root: PathBuf,
-    /// Where it is mounted, as seen from the root directory of the process.
+    /// Mount point, relative to the root directory of the process.
     pub mount_point: PathBuf,
     /// Options of the mount, separated by commas.
     pub options: String,
@@ -34,50 +34,50 @@ pub struct MountInfo {
     pub propagation: String,
     /// Type of the file system.
     pub fs_type: String,
-    /// What is mounted, for example `/dev/dm-0`.
+    /// Source of the mount, for example `/dev/dm-0`.
     pub source: PathBuf,
     /// Options of the file system, separated by commas.
     pub super_options: String,
 }
 
 impl MountInfo {
-    /// Whether nothing can be written through this mount.
+    /// Whether the mount or its file system is read-only.
     #[must_use]
     pub fn is_readonly(&self) -> bool {
         [&self.options, &self.super_options].iter().any(|options| options.split(',').any(|option| option == "ro"))
     }
 }
 
-/// Where something is mounted in our own mount namespace. The kernel's table is read again only when it has changed: a system call tells.
+/// Mount points in our own mount namespace. The kernel's table is read again only after a change, which a poll detects.
 #[derive(Debug)]
 pub struct MountPoints {
     path: PathBuf,
     file: File,
-    /// `None` until it was read, and when that failed.
+    /// `None` before the first read, and after a failed one.
     points: Option<Arc<BTreeSet<PathBuf>>>,
 }
 
 impl MountPoints {
-    /// Opens the table; it is read when somebody asks.
+    /// Opens the table; it is read on demand.
     ///
     /// # Errors
     /// [`MountError::Read`].
     pub fn open(roots: &Roots) -> Result<Self, MountError> {
-        Self::at(roots.proc.join("self/mountinfo"))
+        Self::open_path(roots.proc.join("self/mountinfo"))
     }
 
-    pub(super) fn at(path: PathBuf) -> Result<Self, MountError> {
+    pub(super) fn open_path(path: PathBuf) -> Result<Self, MountError> {
         let file = File::open(&path).map_err(|source| MountError::Read { path: path.clone(), source })?;
         Ok(Self { path, file, points: None })
     }
 
-    /// All mount points, as they are now.
+    /// The current mount points.
     ///
     /// # Errors
     /// [`MountError::Read`] or [`MountError::Parse`].
-    pub fn now(&mut self) -> Result<Arc<BTreeSet<PathBuf>>, MountError> {
-        // Once for each change since the file was opened or asked of it last (kernel `mounts_poll`). What changes while the table is read
-        // is told the next time.
+    pub fn current(&mut self) -> Result<Arc<BTreeSet<PathBuf>>, MountError> {
+        // Reports a change since the file was opened or polled last (kernel `mounts_poll`). A change while the table is being read is
+        // reported by the next poll.
         let no_time = Timespec::default();
         let has_changed = poll(&mut [PollFd::new(&self.file, PollFlags::PRI)], Some(&no_time)) != Ok(0);
         if let Some(points) = self.points.as_ref().filter(|_| !has_changed) {
@@ -96,20 +96,20 @@ impl MountPoints {
 /// A mount of a device in one mount namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountUser {
-    /// The lowest pid of the mount namespace.
+    /// The lowest pid in the mount namespace.
     pub pid: u32,
     /// Inode number of the mount namespace, as in `/proc/PID/ns/mnt`.
     pub namespace: u64,
-    /// The mount, with its path as that process sees it.
+    /// The mount, with paths as that process sees them.
     pub mount: MountInfo,
 }
 
-/// Who has a device mounted.
+/// The mounts of a device in all mount namespaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceUsers {
     /// The mounts, by mount namespace.
     pub mounts: Vec<MountUser>,
-    /// Processes that could not be looked at. Not empty means that the answer may be incomplete.
+    /// Processes that could not be examined. If there are any, the result may be incomplete.
     pub unreadable: Vec<u32>,
 }
 
@@ -129,13 +129,13 @@ pub fn mountinfo_of(roots: &Roots, pid: u32) -> Result<Vec<MountInfo>, MountErro
     read_mountinfo(roots.proc.join(pid.to_string()).join("mountinfo"))
 }
 
-/// Who has the block device mounted, in any mount namespace that a process is in.
+/// The mounts of a block device in the mount namespaces of all processes.
 ///
-/// Not seen: mount namespaces that only a file descriptor, a bind mount or a single thread keeps alive, and mounts that a
-/// process's root directory hides. Processes that end meanwhile are passed over.
+/// Not detected: mount namespaces kept alive only by a file descriptor, a bind mount or a single thread, and mounts outside a process's
+/// root directory. Processes that exit meanwhile are skipped.
 ///
 /// # Errors
-/// [`MountError::Read`] when the processes cannot be listed, [`MountError::Parse`].
+/// [`MountError::Read`] if the processes cannot be listed, [`MountError::Parse`].
 pub fn mounts_of_device(roots: &Roots, dev: DevNo) -> Result<DeviceUsers, MountError> {
     let error = |source| MountError::Read { path: roots.proc.clone(), source };
     let mut pids: Vec<u32> = Vec::new();
@@ -165,7 +165,7 @@ pub fn mounts_of_device(roots: &Roots, dev: DevNo) -> Result<DeviceUsers, MountE
                 let of_device = mounts.into_iter().filter(|mount| mount.dev == dev);
                 users.mounts.extend(of_device.map(|mount| MountUser { pid, namespace, mount }));
             }
-            // Another process of the namespace is tried.
+            // Another process in the namespace is tried.
             Err(MountError::Read { source, .. }) if is_gone(&source) => {}
             Err(MountError::Read { .. }) => users.unreadable.push(pid),
             Err(error) => return Err(error),
@@ -174,16 +174,16 @@ pub fn mounts_of_device(roots: &Roots, dev: DevNo) -> Result<DeviceUsers, MountE
     Ok(users)
 }
 
-/// The mounts in a text in the form of `/proc/PID/mountinfo`.
+/// Parses `/proc/PID/mountinfo`.
 ///
 /// # Errors
-/// The first line that cannot be read.
+/// The first malformed line.
 pub fn parse_mountinfo(text: &[u8]) -> Result<Vec<MountInfo>, String> {
     let lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
     lines.map(|line| parse_line(line).ok_or_else(|| String::from_utf8_lossy(line).into_owned())).collect()
 }
 
-/// The mount points alone: a table of a thousand mounts is read at each change.
+/// Parses only the mount points, since a table of a thousand mounts is read at each change.
 fn parse_mount_points(text: &[u8]) -> Result<BTreeSet<PathBuf>, String> {
     let point = |line: &[u8]| {
         let field = line.split(|&byte| byte == b' ').nth(4).filter(|field| field.starts_with(b"/"));
@@ -195,7 +195,7 @@ fn parse_mount_points(text: &[u8]) -> Result<BTreeSet<PathBuf>, String> {
 
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
 fn parse_line(line: &[u8]) -> Option<MountInfo> {
-    // A space inside a field is written \040, so every space separates; the source may be empty.
+    // A space in a field is escaped as \040, so every space is a separator; the source may be empty.
     let mut fields = line.split(|&byte| byte == b' ');
     let text = |field: &[u8]| String::from_utf8(unescape(field)).ok();
     let path = |field: &[u8]| PathBuf::from(OsString::from_vec(unescape(field)));
@@ -220,7 +220,7 @@ fn parse_line(line: &[u8]) -> Option<MountInfo> {
     Some(MountInfo { mount_id, parent, dev, root, mount_point, options, propagation, fs_type, source, super_options })
 }
 
-/// Decodes `\040` and the like (kernel `mangle_path`, `seq_escape`). What is not a full escape stays as it is.
+/// Decodes octal escapes such as `\040` (kernel `mangle_path`, `seq_escape`). Incomplete escapes are kept.
 pub(super) fn unescape(field: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -238,7 +238,7 @@ pub(super) fn unescape(field: &[u8]) -> Vec<u8> {
     decoded
 }
 
-/// The number in `mnt:[4026531841]`.
+/// The inode number in `mnt:[4026531841]`.
 fn parse_namespace(link: &str) -> Option<u64> {
     link.strip_prefix("mnt:[")?.strip_suffix(']')?.parse().ok()
 }
@@ -250,7 +250,7 @@ fn read_mountinfo(path: PathBuf) -> Result<Vec<MountInfo>, MountError> {
     }
 }
 
-/// Whether the answer means that the process has ended (a zombie has no namespaces: `EINVAL`).
+/// Whether the error means that the process has exited (a zombie has no namespaces: `EINVAL`).
 fn is_gone(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     [Errno::NOENT, Errno::SRCH, Errno::INVAL].iter().any(|errno| code == Some(errno.raw_os_error()))

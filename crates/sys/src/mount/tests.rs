@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
 
-/// Written by hand after show_mountinfo: a volume, a bind mount of a directory, names that need escaping, no source.
+/// Written by hand according to show_mountinfo: a volume, a bind mount of a directory, names with escapes, an empty source.
 const SAVED: &str = "\
 22 27 0:21 / /proc rw,relatime - proc proc rw
 36 35 254:3 / /var/lib/bulkhead/mnt/db rw,nosuid,nodev,noatime shared:12 master:3 - ext4 /dev/dm-3 rw,stripe=16
@@ -31,7 +31,7 @@ fn mountinfo_is_read() {
 }
 
 #[test]
-fn broken_lines_are_errors_not_panics() {
+fn malformed_lines_are_errors() {
     for line in ["x", "36 35 254 / / rw - ext4 d rw", "36 35 254:3 / / rw ext4 d rw", "36 35 254:3 / / rw - ext4 d"] {
         assert_eq!(parse_mountinfo(line.as_bytes()), Err(line.to_owned()));
     }
@@ -48,7 +48,7 @@ fn escapes_are_decoded_once() {
 }
 
 #[test]
-fn kernel_messages_lose_their_mark() {
+fn the_prefix_of_kernel_messages_is_removed() {
     assert_eq!(clean_message(b"e ext4: Unknown parameter 'x'\n"), "ext4: Unknown parameter 'x'");
     assert_eq!(clean_message(b"plain\x1b[31m."), "plain[31m");
 }
@@ -65,7 +65,7 @@ fn users_of_a_device_are_found_once_per_namespace() {
             fs::write(dir.join("mountinfo"), text).unwrap();
         }
     };
-    // The lowest process of the first namespace has ended but for its directory.
+    // The first process in the first namespace has exited; only its directory is left.
     process(5, "mnt:[100]", None);
     process(9, "mnt:[100]", Some(SAVED));
     process(10, "mnt:[100]", Some(SAVED));
@@ -80,15 +80,15 @@ fn users_of_a_device_are_found_once_per_namespace() {
 }
 
 #[test]
-fn a_mounted_file_system_is_written_out() {
+fn a_mounted_file_system_is_synced() {
     let roots = Roots::host();
-    // The uppermost, where several are mounted over each other.
+    // The topmost of several mounts.
     let proc = mountinfo(&roots).unwrap().into_iter().rfind(|mount| mount.mount_point == roots.proc).unwrap();
     assert!(sync_device(&roots, proc.dev));
     assert!(!sync_device(&roots, DevNo::new(4095, 1_048_575)));
 }
 
-/// Runs `test` in a thread with a mount namespace of its own, so that nothing is seen outside.
+/// Runs `test` in a thread with its own mount namespace, so that its mounts are not visible outside.
 fn in_own_namespace(test: impl FnOnce(&Path) + Send) {
     let base = tempfile::tempdir().unwrap();
     std::thread::scope(|scope| {
@@ -129,7 +129,7 @@ fn root_mount_bind_and_unmount_on_the_real_kernel() {
         let view_info = mount_at(&view).unwrap();
         std::os::unix::fs::symlink(&view, base.join("link")).unwrap();
         assert_eq!((dev_at(&view), dev_at(&base.join("link"))), (Some(info.dev), None));
-        // The flags of the source stay, and read-only is added.
+        // The flags of the source are kept, and read-only is added.
         assert_eq!(view_info.options, "ro,nosuid,nodev,noatime");
         assert_eq!(view_info.dev, info.dev);
         assert_eq!(fs::read(view.join("file")).unwrap(), b"x");
@@ -143,9 +143,9 @@ fn root_mount_bind_and_unmount_on_the_real_kernel() {
         bind(&volume, &inner, false).unwrap();
         std::os::unix::fs::symlink("/etc", volume.join("link")).unwrap();
         for wrong in ["link", "file"] {
-            assert!(matches!(narrow(&inner, wrong), Err(MountError::Bind { .. })), "{wrong}");
+            assert!(matches!(mount_subdirectory(&inner, wrong), Err(MountError::Bind { .. })), "{wrong}");
         }
-        narrow(&inner, "data").unwrap();
+        mount_subdirectory(&inner, "data").unwrap();
         fs::write(inner.join("new"), "z").unwrap();
         let info = mount_at(&inner).unwrap();
         assert_eq!((info.root.as_path(), info.options.as_str()), (Path::new("/data"), "rw,nosuid,nodev,noatime"));
@@ -163,26 +163,26 @@ fn root_mount_bind_and_unmount_on_the_real_kernel() {
 }
 
 #[test]
-fn root_the_mount_points_are_read_again_when_they_have_changed() {
+fn root_the_mount_points_are_read_again_after_a_change() {
     in_own_namespace(|base| {
         let target = base.join("t");
         fs::create_dir(&target).unwrap();
         let tid = gettid().as_raw_nonzero().get();
-        let mut points = MountPoints::at(format!("/proc/{tid}/mountinfo").into()).unwrap();
-        let before = points.now().unwrap();
+        let mut points = MountPoints::open_path(format!("/proc/{tid}/mountinfo").into()).unwrap();
+        let before = points.current().unwrap();
         assert!(!before.contains(&target) && before.contains(Path::new("/")));
-        assert!(Arc::ptr_eq(&before, &points.now().unwrap()), "nothing has changed");
+        assert!(Arc::ptr_eq(&before, &points.current().unwrap()), "nothing has changed");
         mount(Path::new("none"), "tmpfs", &target, MountFlags::default(), &[]).unwrap();
-        let mounted = points.now().unwrap();
+        let mounted = points.current().unwrap();
         assert!(mounted.contains(&target));
-        assert!(Arc::ptr_eq(&mounted, &points.now().unwrap()));
+        assert!(Arc::ptr_eq(&mounted, &points.current().unwrap()));
         unmount(&target).unwrap();
-        assert_eq!(points.now().unwrap(), before);
+        assert_eq!(points.current().unwrap(), before);
     });
 }
 
 #[test]
-fn root_errors_say_what_the_kernel_said() {
+fn root_errors_contain_the_kernels_message() {
     in_own_namespace(|base| {
         let target = base.join("t");
         fs::create_dir(&target).unwrap();

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use rustix::process::kill_process;
 
-/// Which part a run of this test program plays; see [`helper`].
+/// Role of a run of this test program; see [`helper`].
 const ROLE: &str = "BULKHEAD_TEST_ROLE";
 
 fn sh(script: &str) -> SuperviseSpec {
@@ -17,13 +17,13 @@ fn sh(script: &str) -> SuperviseSpec {
     }
 }
 
-/// Not a test by itself: the tests below run it in a process of its own. It is not that process's main thread, which
-/// therefore starts with the signals blocked (see `run_helper`); here they are let through, as in a usual process.
+/// Not a test by itself: the tests below run it in a separate process. It is not that process's main thread, which therefore starts
+/// with the signals blocked (see `run_helper`); here they are unblocked, as in an ordinary process.
 #[test]
 fn helper() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (role, argument) = role.split_once(' ').unwrap();
-    SignalSet::of(&[]).unwrap().install().unwrap();
+    SignalSet::from_signals(&[]).unwrap().install().unwrap();
     match role {
         "supervise" => {
             let outcome = supervise(&sh(argument)).unwrap();
@@ -48,14 +48,14 @@ fn helper() {
 
 #[expect(clippy::disallowed_methods, reason = "the test needs a process of its own")]
 fn run_helper(role: &str) -> Child {
-    let blocked = SignalSet::of(&FORWARDED).unwrap();
+    let blocked = SignalSet::from_signals(&FORWARDED).unwrap();
     let mut command = Command::new("/proc/self/exe");
     command.args(["--exact", "namespace::tests::helper", "--nocapture"]).env(ROLE, role);
     command.process_group(0).stdout(Stdio::piped());
     // SAFETY: the closure makes a few system calls between fork and exec; it neither allocates, locks nor unwinds.
     unsafe {
         command.pre_exec(move || {
-            // A shell's background job ignores some, and what a shell ignores at its start it cannot trap.
+            // A shell's background job ignores some of them, and a shell cannot trap signals that were ignored when it started.
             FORWARDED.into_iter().try_for_each(raw::reset_disposition)?;
             blocked.install()
         })
@@ -72,11 +72,11 @@ fn pid_of(line: &str) -> Pid {
 }
 
 #[test]
-fn codes_and_signals_come_back() {
+fn exit_codes_and_signals_are_reported() {
     for (script, line) in [
         ("exit 7", "ended 7 None"),
         ("kill -9 $$", "ended 137 Some(9)"),
-        // The payload has the mask that the supervisor had: the signal is not blocked in it.
+        // The payload has the supervisor's original mask: the signal is not blocked.
         ("kill -TERM $$; exit 3", "ended 143 Some(15)"),
         // A signal from the payload itself is not sent back to it.
         ("trap 'echo again' TERM; kill -TERM $PPID; sleep 0.2; exit 5", "ended 5 None"),
@@ -90,7 +90,7 @@ fn codes_and_signals_come_back() {
 }
 
 #[test]
-fn every_signal_is_handed_on() {
+fn all_signals_are_forwarded() {
     let script = "for s in TERM INT HUP QUIT USR1 USR2; do trap \"echo got $s\" $s; done; trap 'exit 9' ALRM; \
                   echo; echo ready $$; while :; do sleep 0.05; done";
     let mut child = run_helper(&format!("supervise {script}"));
@@ -120,18 +120,18 @@ fn the_payload_dies_with_its_supervisor() {
 }
 
 #[test]
-fn the_terminals_signals_are_not_doubled() {
+fn signals_of_the_terminal_are_not_delivered_twice() {
     let info = |code, sender| SignalInfo { signal: Signal::INT.as_raw(), code, sender };
     let (si_user, si_queue, si_tkill) = (0, -1, -6);
     let below_a_shell = Terminal { in_our_group: true, we_lead: false };
     let leading = Terminal { we_lead: true, ..below_a_shell };
     assert!(!is_for_child(info(SI_KERNEL, 0), 50, below_a_shell));
     assert!(!is_for_child(info(SI_KERNEL, 0), 50, leading));
-    // The payload moved to a process group of its own (an interactive shell): the terminal did not reach it.
+    // The payload moved to its own process group (an interactive shell): it did not receive the terminal's signal.
     assert!(is_for_child(info(SI_KERNEL, 0), 50, Terminal { in_our_group: false, ..below_a_shell }));
     let hang_up = SignalInfo { signal: Signal::HUP.as_raw(), ..info(SI_KERNEL, 0) };
     assert!(!is_for_child(hang_up, 50, below_a_shell));
-    // Only the session leader gets it.
+    // Only the session leader receives it.
     assert!(is_for_child(hang_up, 50, leading));
     // Sent from outside our PID namespace.
     assert!(is_for_child(info(si_user, 0), 50, below_a_shell));
@@ -142,7 +142,7 @@ fn the_terminals_signals_are_not_doubled() {
 }
 
 #[test]
-fn signal_records_are_read_by_offset() {
+fn signalfd_records_are_parsed() {
     let mut record = [0u8; SIGNALFD_SIGINFO_BYTES];
     record[0..4].copy_from_slice(&15i32.to_ne_bytes());
     record[8..12].copy_from_slice(&(-6i32).to_ne_bytes());
@@ -168,7 +168,7 @@ fn root_the_payload_sees_its_volume_and_only_its_environment() {
     assert_eq!(lines[start + 1..start + 4], ["content", "hello", "read-only"]);
     // GREETING, PATH, and PWD, OLDPWD or _ that the shell itself may add.
     assert!(lines[start + 4].trim().parse::<u32>().unwrap() <= 5, "{lines:?}");
-    // Nothing of it is seen outside.
+    // The bind is not visible outside.
     assert!(fs::read_dir(base.path().join("view")).unwrap().next().is_none());
 }
 

@@ -14,7 +14,7 @@ fn write(base: &Path, path: &str, text: &str) {
 }
 
 #[test]
-fn each_runtime_has_its_place() {
+fn state_files_are_found_in_the_default_locations() {
     let base = tempfile::tempdir().unwrap();
     let roots = Roots::under(base.path());
     assert_eq!((docker_config(&roots, ID), podman_lists(&roots).len()), (None, 0));
@@ -36,7 +36,7 @@ fn each_runtime_has_its_place() {
 }
 
 #[test]
-fn places_can_be_configured() {
+fn configured_locations_are_used() {
     let base = tempfile::tempdir().unwrap();
     let roots = Roots::under(base.path());
     write(base.path(), "etc/docker/daemon.json", r#"{"data-root": "/mnt/big"}"#);
@@ -52,7 +52,7 @@ fn places_can_be_configured() {
 }
 
 #[test]
-fn nothing_leads_elsewhere_or_holds_us_up() {
+fn links_fifos_directories_and_large_files_are_refused() {
     let base = tempfile::tempdir().unwrap();
     let roots = Roots::under(base.path());
     write(base.path(), "secret", "secret");
@@ -62,7 +62,7 @@ fn nothing_leads_elsewhere_or_holds_us_up() {
     symlink(base.path().join("secret"), &file).unwrap();
     assert_eq!(docker_config(&roots, ID), None, "a link to a file");
     fs::remove_file(&file).unwrap();
-    // Nobody writes to it: reading it would wait for ever.
+    // It has no writer: opening it could block forever.
     mknodat(CWD, &file, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     assert_eq!(docker_config(&roots, ID), None, "a FIFO");
     fs::remove_file(&file).unwrap();

@@ -2,13 +2,13 @@ use super::*;
 use std::time::Instant;
 
 #[test]
-fn output_and_code_come_back() {
+fn output_and_exit_code_are_returned() {
     let output = Tool::new("printf").arg("%s").arg("a b").run().unwrap();
     assert_eq!((output.code, output.stdout.as_str()), (0, "a b"));
 }
 
 #[test]
-fn a_helper_can_open_as_many_files_as_usual_however_many_we_can() {
+fn a_helper_has_the_default_limit_on_open_files() {
     process::raise_open_files().unwrap();
     let output = Tool::new("sh").args(["-c", "ulimit -Sn"]).run().unwrap();
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
@@ -16,7 +16,7 @@ fn a_helper_can_open_as_many_files_as_usual_however_many_we_can() {
 }
 
 #[test]
-fn a_failure_names_the_command_and_what_it_said() {
+fn a_failure_includes_the_command_and_its_error_output() {
     let error = Tool::new("ls").arg("/nonexistent").run().unwrap_err().to_string();
     assert!(error.contains("ls /nonexistent") && error.contains("No such file"), "{error}");
     assert_eq!(Tool::new("ls").arg("/nonexistent").ok_codes(&[0, 2]).run().unwrap().code, 2);
@@ -29,7 +29,7 @@ fn a_missing_program_names_its_package() {
 }
 
 #[test]
-fn a_program_over_its_limit_is_killed() {
+fn a_program_is_killed_at_its_time_limit() {
     let started = Instant::now();
     let result = Tool::new("sleep").arg("60").limit(Duration::from_millis(50)).run();
     assert!(matches!(result, Err(ToolError::TimedOut { .. })), "{result:?}");
@@ -37,20 +37,20 @@ fn a_program_over_its_limit_is_killed() {
 }
 
 #[test]
-fn a_program_that_nobody_waits_for_any_more_is_left_behind_and_killed() {
+fn a_program_is_killed_when_its_condition_fails() {
     let dir = tempfile::tempdir().unwrap();
     let pipe = dir.path().join("pipe");
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
     let reader =
         rustix::fs::open(&pipe, rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK, rustix::fs::Mode::empty());
     let writer = format!("exec 3>{}; exec sleep 60", pipe.display());
-    let looks = std::cell::Cell::new(0);
-    let goes_on = || {
-        looks.set(looks.get() + 1);
-        if looks.get() < 3 { Ok(()) } else { Err("enough") }
+    let checks = std::cell::Cell::new(0);
+    let condition = || {
+        checks.set(checks.get() + 1);
+        if checks.get() < 3 { Ok(()) } else { Err("enough") }
     };
-    assert_eq!(Tool::new("sh").arg("-c").arg(writer).run_while(goes_on).unwrap_err(), "enough");
-    // The pipe ends with the one who would write to it.
+    assert_eq!(Tool::new("sh").arg("-c").arg(writer).run_while(condition).unwrap_err(), "enough");
+    // The pipe is closed when its writer has exited.
     let mut reader = std::fs::File::from(reader.unwrap());
     rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::empty()).unwrap();
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
@@ -59,33 +59,33 @@ fn a_program_that_nobody_waits_for_any_more_is_left_behind_and_killed() {
 }
 
 #[test]
-fn who_ends_with_us_has_ended_when_nobody_waits_for_it_any_more() {
+fn a_program_that_dies_with_its_parent_has_exited_when_run_while_returns() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("pid");
-    let tool = Tool::new("sh").arg("-c").arg(format!("echo $$ > {}; exec sleep 60", path.display())).ends_with_us();
+    let tool = Tool::new("sh").arg("-c").arg(format!("echo $$ > {}; exec sleep 60", path.display())).dies_with_parent();
     for _ in 0..20 {
         let pid = || std::fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'));
-        let goes_on = || pid().map_or(Ok(()), Err);
-        let pid = tool.run_while(goes_on).unwrap_err();
+        let condition = || pid().map_or(Ok(()), Err);
+        let pid = tool.run_while(condition).unwrap_err();
         assert!(!std::path::Path::new("/proc").join(pid.trim()).exists(), "{pid}");
         std::fs::remove_file(&path).unwrap();
     }
 }
 
 #[test]
-fn a_program_without_a_limit_ends_by_itself() {
+fn a_program_without_a_time_limit_is_not_killed() {
     let tool = Tool::new("sleep").arg("0.2");
     assert!(tool.clone().limit(Duration::ZERO).run().is_err());
     assert_eq!(tool.unlimited().run().unwrap().code, 0);
 }
 
 #[test]
-fn a_helper_ends_with_the_thread_that_runs_it_if_it_is_to() {
+fn a_program_that_dies_with_its_parent_is_killed_when_its_thread_exits() {
     let dir = tempfile::tempdir().unwrap();
     let pipe = dir.path().join("pipe");
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
-    let tool = Tool::new("tee").arg(&pipe).ends_with_us();
-    // The thread starts it and goes, as a process that is killed would.
+    let tool = Tool::new("tee").arg(&pipe).dies_with_parent();
+    // The thread exits after starting it, as in a process that is killed.
     let child = thread::spawn(move || tool.command().spawn().unwrap()).join().unwrap();
     let mut child = child;
     assert!(process::wait_until_ended(Pid::from_child(&child), Duration::from_secs(30)).unwrap());
@@ -93,7 +93,7 @@ fn a_helper_ends_with_the_thread_that_runs_it_if_it_is_to() {
 }
 
 #[test]
-fn a_helper_has_a_process_group_of_its_own() {
+fn a_helper_has_its_own_process_group() {
     // proc_pid_stat(5): fields 1 and 5 are the process and its process group.
     let output = Tool::new("cut").args(["-d", " ", "-f1,5", "/proc/self/stat"]).run().unwrap();
     let (pid, group) = output.stdout.trim().split_once(' ').unwrap();

@@ -15,14 +15,14 @@ use crate::tool::{Tool, find_program};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn a_file_system_without_trim_is_an_error_of_its_path() {
+fn the_error_of_an_unsupported_file_system_names_its_path() {
     let error = trim(Path::new("/proc"), Bytes(0), Bytes::mib(1)).unwrap_err().to_string();
     assert_eq!(error, "cannot trim the file system at /proc");
     let missing = trim(Path::new("/nonexistent"), Bytes(0), Bytes::mib(1));
     assert!(matches!(missing, Err(TrimError::File(error)) if error.is_not_found()));
 }
 
-/// A loop device that goes with the test.
+/// A loop device, detached on drop.
 struct Attached(LoopInfo);
 
 impl Drop for Attached {
@@ -42,9 +42,9 @@ fn attached(image: &Path) -> Option<Attached> {
     }
 }
 
-/// What was written and removed goes back to the image, part by part of the range; what is in use stays.
+/// Blocks of removed files are deallocated in the image, part by part of the range; blocks in use are kept.
 #[test]
-fn root_what_was_removed_goes_back_to_the_image() {
+fn root_trimming_deallocates_blocks_of_removed_files_in_the_image() {
     if find_program("mkfs.ext4").is_none() {
         eprintln!("skipped: e2fsprogs is not installed");
         return;
@@ -55,7 +55,7 @@ fn root_what_was_removed_goes_back_to_the_image() {
     let Some(device) = attached(&image) else { return };
     let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
     Tool::new("mkfs.ext4").args(["-q", "-b", "4096", "-E", options]).arg(&device.0.dev_path).run().unwrap();
-    let mounted = match mount::mount_nowhere(&device.0.dev_path, "ext4", MountFlags::default(), &[]) {
+    let mounted = match mount::mount_detached(&device.0.dev_path, "ext4", MountFlags::default(), &[]) {
         Ok(mounted) => mounted,
         Err(error) => {
             eprintln!("skipped: nothing can be mounted here ({error})");
@@ -76,10 +76,10 @@ fn root_what_was_removed_goes_back_to_the_image() {
     assert!(full >= 64 * MIB, "{full}");
     fs::remove_file(at.join("data")).unwrap();
     syncfs(&root).unwrap();
-    // Who waits for a commit may go on before jbd2 has freed its blocks (`j_commit_callback`); the next commit comes after that.
+    // A waiter for a commit may continue before jbd2 has freed its blocks (`j_commit_callback`); the next commit comes after that.
     fs::File::create(at.join("next")).unwrap();
     syncfs(&root).unwrap();
-    assert!(taken() >= 64 * MIB, "it was given back before");
+    assert!(taken() >= 64 * MIB, "it was deallocated before");
     let halves = [0, 128 * MIB].map(|start| trim(&at, Bytes(start), Bytes(128 * MIB)).unwrap().0);
     assert!(halves.iter().all(|trimmed| *trimmed > 0 && *trimmed <= 128 * MIB), "{halves:?}");
     assert!(taken() < full - 60 * MIB, "{} of {full}", taken());

@@ -1,4 +1,4 @@
-//! What the driver says of itself and of its devices.
+//! The driver's features, and the state and parameters of its devices.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use super::uapi;
 use crate::process::Handle;
 use crate::roots::Roots;
 
-/// What the driver can do, as far as Bulkhead makes a difference.
+/// Optional features of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features(pub(super) u64);
 
 impl Features {
-    /// A live device can change its size (`UBLK_F_UPDATE_SIZE`, Linux 6.16).
+    /// Whether a live device can be resized (`UBLK_F_UPDATE_SIZE`, Linux 6.16).
     #[must_use]
     pub fn can_resize(self) -> bool {
         self.0 & uapi::F_UPDATE_SIZE != 0
@@ -26,13 +26,13 @@ impl Features {
 /// State of a device (`UBLK_S_DEV_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Made and not started, or stopped.
+    /// Not started, or stopped.
     Dead,
     /// Served.
     Live,
-    /// Its server is gone: requests wait for the next one.
+    /// Its server has exited: requests wait for the next one.
     Quiesced,
-    /// Anything else, by its number.
+    /// Another state, by its number.
     Other(u16),
 }
 
@@ -43,13 +43,13 @@ pub struct DeviceInfo {
     pub id: u32,
     /// Its state.
     pub state: State,
-    /// The process that serves it, also when that is gone.
+    /// Its server, which may have exited.
     pub server_pid: Option<u32>,
-    /// What its maker wrote on it; the kernel keeps it and takes no notice.
+    /// Set by its creator, and stored by the kernel without interpretation.
     pub owner: u64,
     /// Number of queues.
     pub queues: u16,
-    /// Requests under way in each queue at most.
+    /// Maximum number of requests in flight per queue.
     pub depth: u16,
     /// Size of the largest request.
     pub max_io_bytes: u32,
@@ -62,7 +62,7 @@ impl DeviceInfo {
         format!("ublkb{}", self.id)
     }
 
-    /// The process that serves it, if it is there.
+    /// Its server, if it is alive.
     ///
     /// # Errors
     /// The operating system's.
@@ -70,7 +70,7 @@ impl DeviceInfo {
         let pid = self.server_pid.filter(|_| self.state == State::Live);
         let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         let server = pid.map_or(Ok(None), Handle::open)?;
-        // One that has ended may still be there until its parent has asked how.
+        // A zombie may still exist until its parent reaps it.
         Ok(match server {
             Some(server) if server.wait_until_ended(Duration::ZERO)? => None,
             server => server,
@@ -84,35 +84,35 @@ impl DeviceInfo {
     }
 }
 
-/// What a new device is to be.
+/// Specification of a new device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Written on it, so that it is found again.
+    /// Identifies the device later.
     pub owner: u64,
     /// Number of queues.
     pub queues: u16,
-    /// Requests under way in each queue at most.
+    /// Maximum number of requests in flight per queue.
     pub depth: u16,
     /// Size of the largest request, a multiple of the page size.
     pub max_io_bytes: u32,
 }
 
-/// What a device says about itself to the block layer. All have a volatile cache and FUA.
+/// Parameters of a device for the block layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
     /// Its size.
     pub size: Bytes,
-    /// Logical block, a power of two from 512 to the page size, in bytes.
+    /// Logical block size in bytes, a power of two from 512 to the page size.
     pub block_bytes: u32,
-    /// Nothing can be written.
+    /// Writes are refused.
     pub read_only: bool,
-    /// It lies on a rotating disk.
+    /// It is on a rotating disk.
     pub rotational: bool,
-    /// What it has taken may be lost unless it is flushed or written with FUA.
+    /// Completed writes may be lost until a flush, unless they have FUA.
     pub volatile_cache: bool,
-    /// The largest range that one request discards; zero when it cannot.
+    /// Largest range of a discard; zero if unsupported.
     pub max_discard: Bytes,
-    /// The largest range that one request zeroes; zero when it cannot.
+    /// Largest range of a write-zeroes request; zero if unsupported.
     pub max_zeroes: Bytes,
 }
 

@@ -8,10 +8,10 @@ use rustix::io::Errno;
 
 use super::is;
 
-/// Why a device could not be made, changed or served.
+/// A device could not be created, changed or served.
 #[derive(Debug, thiserror::Error)]
 pub enum UblkError {
-    /// The driver is not there: no `/dev/ublk-control` (module `ublk_drv` not loaded, or not built).
+    /// There is no `/dev/ublk-control` (module `ublk_drv` not loaded, or not built).
     #[error("cannot open {path}: is the ublk_drv module loaded?")]
     Unavailable {
         /// The control node.
@@ -31,17 +31,17 @@ pub enum UblkError {
         #[source]
         source: io::Error,
     },
-    /// The driver did not answer.
-    #[error("{command} of ublk device {id} did not end within {seconds} s")]
+    /// The driver did not complete a command.
+    #[error("{command} of ublk device {id} did not finish within {seconds} s")]
     Timeout {
         /// The command's name in the kernel.
         command: &'static str,
         /// The device's number.
         id: u32,
-        /// How long it was waited for.
+        /// The time limit.
         seconds: u64,
     },
-    /// Something is missing that every device of ours needs.
+    /// The kernel lacks a feature that all devices of ours need.
     #[error("the kernel has no {feature}")]
     Lacks {
         /// The feature's name in the kernel.
@@ -50,17 +50,17 @@ pub enum UblkError {
     /// A device's node did not appear, or cannot be opened or mapped.
     #[error(transparent)]
     Node(#[from] PathError),
-    /// An `io_uring` could not be made or used.
+    /// An `io_uring` could not be created or used.
     #[error("cannot {operation} an io_uring")]
     Ring {
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
         /// The kernel's reason.
         #[source]
         source: io::Error,
     },
-    /// The driver has as many devices as it is allowed, and the limit cannot be raised.
-    #[error("there are as many ublk devices as {parameter} allows, and it cannot be raised")]
+    /// The driver has reached its maximum number of devices, which cannot be raised.
+    #[error("the number of ublk devices has reached the limit in {parameter}, which cannot be raised")]
     TooMany {
         /// The driver's parameter.
         parameter: PathBuf,
@@ -68,7 +68,7 @@ pub enum UblkError {
         #[source]
         source: io::Error,
     },
-    /// The block device is mounted, or held by another device.
+    /// The block device is mounted, or used by another device.
     #[error("{device} is in use")]
     Busy {
         /// The device node.
@@ -83,7 +83,7 @@ impl UblkError {
         PathError::new(operation, path, source).into()
     }
 
-    /// Whether somebody else has the device now, so that a later try may succeed.
+    /// Whether another process has the device now, so that a retry may succeed.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         matches!(self, UblkError::Command { source, .. } | UblkError::Node(PathError { source, .. }) if is(source, Errno::BUSY))

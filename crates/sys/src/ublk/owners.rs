@@ -1,4 +1,4 @@
-//! Which devices belong to whom.
+//! A cache of the owners of devices.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,29 +7,30 @@ use rustix::io::Errno;
 
 use super::{DeviceInfo, UblkError, is};
 
-/// The owners of devices, by what `/sys` numbers them with: a device never changes its owner, and its number in `/sys` (unlike its own) is
-/// not given to another. `None`: unknown, as the driver refuses to say. Shared by threads; none waits for the query of another.
+/// Cached owners of devices, by inode number in sysfs. A device never changes its owner, and its inode number (unlike its device
+/// number) is not reused. `None`: unknown, because the driver refuses to report it. Shared by threads, none of which waits for
+/// another's query.
 #[derive(Debug, Default)]
 pub struct Owners(Mutex<BTreeMap<u64, Option<u64>>>);
 
 impl Owners {
-    /// The device of an owner among all that there are, by their numbers in `/sys` and their own; asks those of which it is not known that
-    /// they are somebody else's. Forgets those that are gone.
+    /// The device of an owner among all existing devices (inode number in sysfs, device number). Queries only devices that are not
+    /// known to belong to another owner. Evicts removed devices.
     pub(super) fn find(
         &self,
         devices: &[(u64, u32)],
         owner: u64,
-        mut ask: impl FnMut(u32) -> Result<Option<DeviceInfo>, UblkError>,
+        mut query: impl FnMut(u32) -> Result<Option<DeviceInfo>, UblkError>,
     ) -> Result<Option<DeviceInfo>, UblkError> {
-        for (number, id) in self.perhaps(devices, owner) {
-            let of = match ask(id) {
+        for (inode, id) in self.candidates(devices, owner) {
+            let found = match query(id) {
                 Ok(Some(info)) if info.owner == owner => {
-                    self.known().insert(number, Some(owner));
+                    self.known().insert(inode, Some(owner));
                     return Ok(Some(info));
                 }
                 Ok(Some(info)) => Some(info.owner),
                 Ok(None) => continue,
-                // Of a device that somebody without privileges made, nobody else is told.
+                // Information about an unprivileged user's device is available to that user only.
                 Err(UblkError::Command { source, .. })
                     if [Errno::INVAL, Errno::PERM, Errno::ACCESS].iter().any(|errno| is(&source, *errno)) =>
                 {
@@ -37,21 +38,21 @@ impl Owners {
                 }
                 Err(error) => return Err(error),
             };
-            self.known().insert(number, of);
+            self.known().insert(inode, found);
         }
         Ok(None)
     }
 
-    /// Those of the devices that are not known to be somebody else's.
-    fn perhaps(&self, devices: &[(u64, u32)], owner: u64) -> Vec<(u64, u32)> {
+    /// The devices that are not known to belong to another owner.
+    fn candidates(&self, devices: &[(u64, u32)], owner: u64) -> Vec<(u64, u32)> {
         let mut known = self.known();
-        // Entries of removed devices: never more than there are devices.
+        // Evict removed devices once there are more entries than devices.
         if known.len() > devices.len() {
-            let there: HashSet<u64> = devices.iter().map(|(number, _)| *number).collect();
-            known.retain(|number, _| there.contains(number));
+            let existing: HashSet<u64> = devices.iter().map(|(inode, _)| *inode).collect();
+            known.retain(|inode, _| existing.contains(inode));
         }
-        let is_others = |number: &u64| known.get(number).is_some_and(|other| *other != Some(owner));
-        devices.iter().filter(|(number, _)| !is_others(number)).copied().collect()
+        let is_others = |inode: &u64| known.get(inode).is_some_and(|other| *other != Some(owner));
+        devices.iter().filter(|(inode, _)| !is_others(inode)).copied().collect()
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<u64, Option<u64>>> {

@@ -1,8 +1,8 @@
-//! The requests of one queue of a ublk device, served by one thread with one `io_uring`.
+//! A queue of a ublk device, served by one thread with one `io_uring`.
 //!
-//! Each tag is a task of its own: it fetches a request, has a [`Target`] serve it, commits it and fetches the next in one
-//! command. Buffers belong to the queue, one for each tag, so that nothing which the kernel still writes to can be freed.
-//! There is no executor: whatever a task waits for is an entry of the ring that carries its tag.
+//! Each tag is a task: it fetches a request, has a [`Target`] serve it, commits the result and fetches the next request in one command.
+//! Buffers belong to the queue, one per tag, so that no memory which the kernel still writes to can be freed. There is no executor: a
+//! task waits only for entries of the ring, whose user data contains its tag.
 
 mod request;
 
@@ -24,29 +24,29 @@ pub use self::request::{Limit, Op, Request};
 use super::{DeviceInfo, UblkError, uapi};
 use crate::mapping::Mapping;
 
-/// Bits of a completion's user data that say which tag it is for.
+/// Number of bits of a completion's user data that contain the tag.
 const TAG_BITS: u32 = 16;
 
-/// User data of completions that nobody waits for.
+/// User data of completions that no task waits for.
 const IGNORED: u64 = u64::MAX;
 
-/// A sync that takes less is made by the queue's own thread where nothing else is under way: `io_uring` hands every one to a worker,
-/// which on a fast disk costs as much as the sync. A request that comes meanwhile waits for as long.
+/// If syncs are faster than this and no other request is in flight, the queue's thread runs them itself: `io_uring` hands each sync to
+/// a worker, which on a fast disk costs as much as the sync. A request that arrives meanwhile waits that long.
 const SHORT_SYNC: Duration = Duration::from_millis(1);
 
-/// Serves requests. All requests of a queue are served on the queue's thread, many at a time.
+/// Serves requests, on the queue's thread, several concurrently.
 pub trait Target {
-    /// Serves a request: all of it, or none that counts.
+    /// Serves a request completely, or fails it.
     fn serve(&self, request: &Request<'_>) -> impl Future<Output = io::Result<()>>;
 
-    /// Called before each wait of the queue, for targets whose requests end at a time of their own: pushes the tags whose requests
-    /// are to be polled again, and returns how long to wait for other things at most.
-    fn turn(&self, _ready: &mut Vec<u16>) -> Option<Duration> {
+    /// Called before each wait of the queue, for targets with timers: pushes the tags of requests that have to be polled again, and
+    /// returns the maximum duration of the wait.
+    fn before_wait(&self, _ready: &mut Vec<u16>) -> Option<Duration> {
         None
     }
 }
 
-/// One queue.
+/// A queue.
 pub struct Queue<'d> {
     device: &'d File,
     idx: u16,
@@ -54,11 +54,11 @@ pub struct Queue<'d> {
     max_io_bytes: usize,
     // Dropped before the memory that its entries may refer to.
     ring: RefCell<IoUring>,
-    /// Results of the entries that were submitted, by their key.
+    /// Results of submitted entries, by their key.
     results: RefCell<Slab<Option<i32>>>,
-    /// How many requests are being served.
-    served: Cell<u16>,
-    /// How long the last sync took.
+    /// Number of requests being served.
+    n_served: Cell<u16>,
+    /// Duration of the last sync.
     last_sync: Cell<Duration>,
     descriptors: Mapping,
     buffers: Mapping,
@@ -70,8 +70,8 @@ impl std::fmt::Debug for Queue<'_> {
     }
 }
 
-/// What a queue needs of this process. A device is not touched before all its queues have that: one whose server ends with some of
-/// its queues mapped or fetching cannot be taken over on every kernel.
+/// Resources that this process provides for a queue. They are allocated for all queues before a device is accessed: if a server exits
+/// while only some queues are mapped or fetching, some kernels do not permit a takeover.
 pub struct Prepared {
     ring: IoUring,
     buffers: Mapping,
@@ -84,36 +84,36 @@ impl std::fmt::Debug for Prepared {
 }
 
 impl Prepared {
-    /// For a queue of this device. Call it on the thread that will serve.
+    /// Allocates the resources of a queue. Call it on the thread that will serve the queue.
     ///
     /// # Errors
     /// [`UblkError::Ring`], [`UblkError::Node`].
     pub fn new(info: &DeviceInfo) -> Result<Self, UblkError> {
-        let failed = |source| UblkError::Ring { operation: "make", source };
-        // A tag has a command of the driver's and one of its own under way, and seldom more.
+        let failed = |source| UblkError::Ring { operation: "create", source };
+        // A tag has one driver command and one operation in flight, rarely more.
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_coop_taskrun()
             .build((u32::from(info.depth) * 2).next_power_of_two())
             .map_err(failed)?;
         let buffers = Mapping::anonymous(usize::from(info.depth) * info.max_io_bytes as usize);
-        Ok(Self { ring, buffers: buffers.map_err(unmapped(info))? })
+        Ok(Self { ring, buffers: buffers.map_err(map_error(info))? })
     }
 
-    /// Makes it a queue of a device that this process added or takes over.
+    /// Attaches to a queue of a device that this process added or takes over.
     ///
     /// # Errors
     /// [`UblkError::Node`].
     pub fn attach<'d>(self, device: &'d File, info: &DeviceInfo, idx: u16) -> Result<Queue<'d>, UblkError> {
         let stride = uapi::MAX_QUEUE_DEPTH * uapi::DESCRIPTOR_BYTES as u64;
-        // What the driver writes there is read with volatile reads only.
-        let descriptors = Mapping::of(
+        // Written by the driver, and read by volatile reads only.
+        let descriptors = Mapping::shared(
             device,
             usize::from(info.depth) * uapi::DESCRIPTOR_BYTES,
             u64::from(idx) * stride.next_multiple_of(rustix::param::page_size() as u64),
             ProtFlags::READ,
         )
-        .map_err(unmapped(info))?;
+        .map_err(map_error(info))?;
         Ok(Queue {
             device,
             idx,
@@ -121,7 +121,7 @@ impl Prepared {
             max_io_bytes: info.max_io_bytes as usize,
             ring: RefCell::new(self.ring),
             results: RefCell::default(),
-            served: Cell::new(0),
+            n_served: Cell::new(0),
             last_sync: Cell::new(Duration::MAX),
             descriptors,
             buffers: self.buffers,
@@ -129,7 +129,7 @@ impl Prepared {
     }
 }
 
-fn unmapped(info: &DeviceInfo) -> impl Fn(Errno) -> UblkError {
+fn map_error(info: &DeviceInfo) -> impl Fn(Errno) -> UblkError {
     let path = format!("/dev/ublkc{}", info.id);
     move |errno| UblkError::node("map", &path, errno)
 }
@@ -137,8 +137,8 @@ fn unmapped(info: &DeviceInfo) -> impl Fn(Errno) -> UblkError {
 impl Queue<'_> {
     /// Serves requests until the device is stopped.
     ///
-    /// Where the ring itself fails, the process is ended: memory that the kernel may still write to must not be freed, and the
-    /// device waits for another server just as after any other death of this one.
+    /// Aborts the process if the ring fails: memory that the kernel may still write to must not be freed, and the device waits for
+    /// another server, as after any other crash of this one.
     pub fn run<T: Target>(&self, target: &T) {
         let mut tasks: Vec<Option<Pin<Box<dyn Future<Output = ()> + '_>>>> =
             (0..self.depth).map(|tag| Some(Box::pin(self.serve_tag(tag, target)) as Pin<Box<_>>)).collect();
@@ -156,13 +156,13 @@ impl Queue<'_> {
             if living == 0 {
                 break;
             }
-            let limit = target.turn(&mut due);
+            let limit = target.before_wait(&mut due);
             ready.extend(due.drain(..).map(usize::from));
             if let Err(error) = self.submit_and_wait(if ready.is_empty() { limit } else { Some(Duration::ZERO) }) {
-                // EBUSY and EAGAIN: completions have to be taken first. ETIME: the limit has passed.
+                // EBUSY and EAGAIN: completions have to be consumed first. ETIME: the time limit has expired.
                 let harmless = [Errno::INTR, Errno::BUSY, Errno::AGAIN, Errno::TIME];
                 if !Errno::from_io_error(&error).is_some_and(|errno| harmless.contains(&errno)) {
-                    self.die(&error);
+                    self.abort(&error);
                 }
             }
             let mut ring = self.ring.borrow_mut();
@@ -172,7 +172,7 @@ impl Queue<'_> {
                 if data == IGNORED {
                     continue;
                 }
-                // Both parts were made from numbers of these sizes in `submit`.
+                // Both parts had these sizes in `submit`.
                 let (key, tag) = ((data >> TAG_BITS) as usize, (data & ((1 << TAG_BITS) - 1)) as usize);
                 if let Some(result) = results.get_mut(key) {
                     *result = Some(entry.result());
@@ -182,7 +182,7 @@ impl Queue<'_> {
         }
     }
 
-    /// Submits what is in the ring and waits for a completion, at most for `limit`; not at all when that is zero.
+    /// Submits the entries in the ring and waits for a completion, up to `limit`; does not wait if `limit` is zero.
     fn submit_and_wait(&self, limit: Option<Duration>) -> io::Result<usize> {
         let ring = self.ring.borrow();
         match limit {
@@ -194,13 +194,13 @@ impl Queue<'_> {
         }
     }
 
-    /// Ends the process: the kernel may still write to memory that must not be freed.
+    /// Aborts the process, because the kernel may still write to memory that must not be freed.
     #[expect(
         clippy::disallowed_methods,
         reason = "nothing else keeps the memory, and the device waits for another server"
     )]
-    fn die(&self, why: &dyn std::fmt::Display) -> ! {
-        tracing::error!(queue = self.idx, %why, "the queue cannot be served any more");
+    fn abort(&self, error: &dyn std::fmt::Display) -> ! {
+        tracing::error!(queue = self.idx, %error, "the queue cannot be served any more");
         std::process::abort();
     }
 
@@ -214,31 +214,31 @@ impl Queue<'_> {
                 .build();
             let fetched = self.submit(tag, entry).await;
             if fetched != uapi::IO_RES_OK {
-                // ENODEV: the device is being stopped. After anything else a request would never be answered.
+                // ENODEV: the device is being stopped. With any other error, requests would never complete.
                 if fetched != -Errno::NODEV.raw_os_error() {
-                    self.die(&format_args!("tag {tag} cannot fetch a request (errno {})", -fetched));
+                    self.abort(&format_args!("tag {tag} cannot fetch a request (errno {})", -fetched));
                 }
                 return;
             }
             let request = self.request(tag);
-            self.served.update(|n| n + 1);
+            self.n_served.update(|n| n + 1);
             let result = match target.serve(&request).await {
-                // The driver's largest request is smaller than 2 GiB where the length counts: that of reads and writes.
+                // The result matters for reads and writes only, which are smaller than 2 GiB.
                 Ok(()) => i32::try_from(request.len).unwrap_or(0),
                 Err(error) => -error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
             };
-            self.served.update(|n| n - 1);
+            self.n_served.update(|n| n - 1);
             command = (uapi::COMMIT_AND_FETCH_REQ, result);
         }
     }
 
-    /// What the driver wrote down for a tag whose request was just fetched.
+    /// The request that was just fetched for a tag.
     fn request(&self, tag: u16) -> Request<'_> {
         let at = usize::from(tag) * uapi::DESCRIPTOR_BYTES;
-        // SAFETY: the mapping holds `depth` descriptors and `tag` is less than that; the driver does not touch a descriptor
-        // between handing a request out and taking its result.
+        // SAFETY: the mapping has `depth` descriptors, and `tag` is less than that; the driver does not change a descriptor between
+        // handing out a request and receiving its result.
         let place = unsafe { self.descriptors.start.add(at) }.cast::<[u8; uapi::DESCRIPTOR_BYTES]>();
-        // SAFETY: as above; it is bytes, which have no alignment.
+        // SAFETY: as above; bytes need no alignment.
         let bytes = unsafe { place.read_volatile() };
         let descriptor = uapi::Descriptor::decode(&bytes);
         Request {
@@ -259,12 +259,12 @@ impl Queue<'_> {
         }
     }
 
-    /// Puts an entry into the ring; it goes to the kernel with the others when all tasks wait.
+    /// Adds an entry to the ring; it is submitted together with others when all tasks are waiting.
     fn submit(&self, tag: u16, entry: squeue::Entry) -> Submitted<'_> {
         self.submit_within(tag, entry, None)
     }
 
-    /// The same; the kernel calls it off when it takes too long.
+    /// [`Queue::submit`], with a time limit, after which the kernel cancels the operation.
     fn submit_within(&self, tag: u16, entry: squeue::Entry, limit: Option<&'static types::Timespec>) -> Submitted<'_> {
         let key = self.results.borrow_mut().insert(None);
         let entry = entry.user_data((key as u64) << TAG_BITS | u64::from(tag));
@@ -278,21 +278,21 @@ impl Queue<'_> {
         let entries: Vec<squeue::Entry> = entries.into_iter().flatten().collect();
         loop {
             let mut ring = self.ring.borrow_mut();
-            // SAFETY: what entries refer to are the buffers of this queue, which outlive its ring, limits that live for ever, and
-            // descriptors that the caller's future borrows until the entry has completed: [`Submitted`] cannot be dropped before.
+            // SAFETY: entries refer to the buffers of this queue, which outlive its ring, to static limits, and to descriptors that the
+            // caller's future borrows until the entry has completed: [`Submitted`] cannot be dropped before.
             if unsafe { ring.submission().push_multiple(&entries) }.is_ok() {
                 return Submitted { queue: self, key };
             }
             if let Err(error) = ring.submit()
                 && !matches!(Errno::from_io_error(&error), Some(Errno::INTR | Errno::BUSY | Errno::AGAIN))
             {
-                self.die(&error);
+                self.abort(&error);
             }
         }
     }
 }
 
-/// An entry that is under way. Waits for its result.
+/// A submitted entry; a future of its result.
 struct Submitted<'q> {
     queue: &'q Queue<'q>,
     key: usize,
@@ -313,9 +313,9 @@ impl Drop for Submitted<'_> {
     fn drop(&mut self) {
         let result = self.queue.results.borrow_mut().try_remove(self.key).flatten();
         if result.is_none() {
-            // The kernel would write into a buffer that the next request has. It never happens while targets await what they
-            // submit; the device waits for another server.
-            self.queue.die(&"an operation was given up while it was under way");
+            // The kernel would write to a buffer of the next request. Never happens if targets await what they submit; the device waits
+            // for another server.
+            self.queue.abort(&"an operation was dropped while it was in flight");
         }
     }
 }

@@ -1,8 +1,7 @@
-//! The part of a ublk disk that is the volume.
+//! Resizable volumes on a ublk disk.
 //!
-//! The size of a live device can be changed only since Linux 6.16 (`UBLK_F_UPDATE_SIZE`). Before, the disk is made larger than any
-//! volume, and the volume is its first partition, of which the kernel is told and which can grow at any time. Whoever serves
-//! the disk answers for what the volume does not have.
+//! A live device can be resized only since Linux 6.16 (`UBLK_F_UPDATE_SIZE`). On older kernels the disk is larger than any volume, and
+//! the volume is its first partition, created by ioctl, which can grow at any time. The server handles requests beyond the volume.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -20,25 +19,25 @@ use crate::roots::Roots;
 /// Size of a disk whose volume is a partition.
 const OVERSIZE: Bytes = Bytes(1 << 50);
 
-/// The size of the disk that a volume of this size is to be on.
+/// The size of the disk for a volume of this size.
 #[must_use]
 pub fn disk_size(features: Features, volume: Bytes) -> Bytes {
     if features.can_resize() { volume } else { OVERSIZE }
 }
 
-/// The volume's node: that of the disk, or of its partition. It may not be there yet.
+/// The volume's node, that of the disk or of its partition. It may not exist yet.
 #[must_use]
 pub fn node(roots: &Roots, device: &DeviceInfo) -> PathBuf {
     roots.dev.join(if is_partition(roots, device) { partition_name(device) } else { device.name() })
 }
 
-/// The size of the volume; `None` when the device was not started, or not exposed.
+/// The size of the volume; `None` if the device was not started, or not exposed.
 #[must_use]
 pub fn size(roots: &Roots, device: &DeviceInfo) -> Option<Bytes> {
     size_of(roots, &if is_partition(roots, device) { partition_name(device) } else { device.name() })
 }
 
-/// Makes the node of a started disk's volume, if it is not there, and returns it when it is.
+/// Creates the node of a started disk's volume, if it does not exist, and returns it.
 ///
 /// # Errors
 /// [`UblkError::Node`].
@@ -46,7 +45,7 @@ pub fn expose(roots: &Roots, device: &DeviceInfo, volume: Bytes) -> Result<PathB
     let disk = device.node(roots);
     let failed = |source| UblkError::node("change the partitions of", &disk, source);
     if !is_partition(roots, device) {
-        // A table that is found in the data is nobody's wish.
+        // Partitions that the kernel found in a table in the data are unwanted.
         open(&disk).and_then(|disk| partition::remove_all(&disk)).map_err(failed)?;
     } else if size(roots, device).is_none() {
         open(&disk).and_then(|disk| partition::make_only(&disk, volume)).map_err(failed)?;
@@ -62,7 +61,7 @@ pub fn expose(roots: &Roots, device: &DeviceInfo, volume: Bytes) -> Result<PathB
     Ok(node)
 }
 
-/// Makes the volume of a live device as large as this, if it is smaller; returns the size that it had.
+/// Grows the volume of a live device to this size, if it is smaller; returns the old size.
 ///
 /// # Errors
 /// [`UblkError::Node`], [`UblkError::Command`].

@@ -11,7 +11,7 @@ fn put(roots: &Roots, path: &str, text: &str) {
 }
 
 #[test]
-fn a_volume_is_its_disk_or_the_first_partition_of_one_that_is_too_large() {
+fn a_volume_is_its_disk_or_the_first_partition_of_an_oversized_one() {
     let base = tempfile::tempdir().unwrap();
     let roots = Roots::under(base.path());
     let (exact, large) = (device(0), device(1));
@@ -29,7 +29,7 @@ fn a_volume_is_its_disk_or_the_first_partition_of_one_that_is_too_large() {
 }
 
 #[test]
-fn without_the_driver_it_says_so() {
+fn a_missing_driver_is_reported() {
     let base = tempfile::tempdir().unwrap();
     let error = Control::open(&Roots::under(base.path())).unwrap_err();
     assert!(matches!(&error, UblkError::Unavailable { .. }), "{error}");
@@ -37,31 +37,31 @@ fn without_the_driver_it_says_so() {
 }
 
 #[test]
-fn a_device_that_is_known_to_be_anothers_is_not_asked_again() {
+fn a_device_known_to_belong_to_another_owner_is_not_queried_again() {
     let known = Owners::default();
     let find = |devices: &[(u64, u32)], owner: u64, owners: &[(u32, u64)]| {
-        let mut asked = Vec::new();
+        let mut queried = Vec::new();
         let found = known.find(devices, owner, |id| {
-            asked.push(id);
-            let owned = owners.iter().find(|(of, _)| *of == id);
+            queried.push(id);
+            let owned = owners.iter().find(|(device, _)| *device == id);
             match owned {
-                // Somebody without privileges made it.
+                // An unprivileged user's device.
                 Some((_, 0)) => Err(refused(uapi::GET_DEV_INFO, id, Errno::PERM)),
                 _ => Ok(owned.map(|(_, owner)| DeviceInfo { owner: *owner, ..device(id) })),
             }
         });
-        (found.unwrap().map(|device| device.id), asked)
+        (found.unwrap().map(|device| device.id), queried)
     };
     let all = [(100, 0), (101, 1), (102, 2)];
     let owners = [(0, 70), (1, 0), (2, 72)];
     assert_eq!(find(&all, 72, &owners), (Some(2), vec![0, 1, 2]));
     assert_eq!(find(&all, 72, &owners), (Some(2), vec![2]));
     assert_eq!(find(&all, 73, &owners), (None, vec![]));
-    // The first one is gone, and its number is given to another device, which `/sys` numbers otherwise.
+    // The first device is removed, and its number is reused by another one with a different inode number.
     let all = [(103, 0), (101, 1), (102, 2)];
     assert_eq!(find(&all, 73, &[(0, 73), (1, 0), (2, 72)]), (Some(0), vec![0]));
     assert_eq!(find(&all, 70, &[(0, 73), (1, 0), (2, 72)]), (None, vec![]));
-    // One that goes away while it is looked for is none.
+    // A device that vanishes during the search is not found.
     assert_eq!(find(&[(104, 4)], 74, &[]), (None, vec![4]));
     assert_eq!(find(&[(104, 4)], 74, &[(4, 74)]), (Some(4), vec![4]));
 }

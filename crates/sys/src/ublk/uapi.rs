@@ -1,7 +1,7 @@
-//! What the driver and its users say to each other, byte by byte (`include/uapi/linux/ublk_cmd.h`).
+//! The driver's user-space interface (`include/uapi/linux/ublk_cmd.h`).
 //!
-//! Pure: lays structures out and takes them apart. Their layout is the kernel's promise; the sizes are part of the commands'
-//! numbers, so that a wrong one is refused, not misunderstood.
+//! Pure: encodes and decodes structures. Their layout is stable ABI; their sizes are encoded in the command numbers, so that the kernel
+//! refuses a wrong size.
 
 use bulkhead_core::units::Bytes;
 use rustix::ioctl::Opcode;
@@ -53,7 +53,7 @@ pub(super) const F_USER_RECOVERY: u64 = 1 << 3;
 pub(super) const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
 /// `UBLK_F_CMD_IOCTL_ENCODE`.
 pub(super) const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
-/// `UBLK_F_NO_AUTO_PART_SCAN`: a table in the data is not looked for.
+/// `UBLK_F_NO_AUTO_PART_SCAN`: the kernel does not scan for a partition table.
 pub(super) const F_NO_AUTO_PART_SCAN: u64 = 1 << 18;
 /// `UBLK_F_UPDATE_SIZE`.
 pub(super) const F_UPDATE_SIZE: u64 = 1 << 10;
@@ -74,11 +74,11 @@ const PARAM_TYPE_BASIC: u32 = 1 << 0;
 const PARAM_TYPE_DISCARD: u32 = 1 << 1;
 const SECTOR_SHIFT: u32 = 9;
 
-/// The part of an SQE of 128 bytes that a control command is in; `buffer` is an address and its length.
+/// The command part of a 128-byte SQE for a control command; `buffer` is an address and its length.
 pub(super) fn ctrl_cmd(id: u32, buffer: (u64, u16), data: u64) -> [u8; 80] {
     let mut cmd = [0; 80];
     cmd[0..4].copy_from_slice(&id.to_ne_bytes());
-    // No queue is meant.
+    // No queue.
     cmd[4..6].copy_from_slice(&u16::MAX.to_ne_bytes());
     cmd[6..8].copy_from_slice(&buffer.1.to_ne_bytes());
     cmd[8..16].copy_from_slice(&buffer.0.to_ne_bytes());
@@ -86,7 +86,7 @@ pub(super) fn ctrl_cmd(id: u32, buffer: (u64, u16), data: u64) -> [u8; 80] {
     cmd
 }
 
-/// Fetches a request of a tag, and commits the one before with its result.
+/// Fetches a request for a tag, and commits the result of the previous one.
 pub(super) fn io_cmd(queue: u16, tag: u16, result: i32, buffer: u64) -> IoCmd {
     let mut cmd = [0; 16];
     cmd[0..2].copy_from_slice(&queue.to_ne_bytes());
@@ -96,7 +96,7 @@ pub(super) fn io_cmd(queue: u16, tag: u16, result: i32, buffer: u64) -> IoCmd {
     cmd
 }
 
-/// What a device is, as the driver knows it.
+/// The driver's description of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Info {
     pub(super) queues: u16,
@@ -137,7 +137,7 @@ impl Info {
     }
 }
 
-/// A request as the driver describes it (`struct ublksrv_io_desc`).
+/// The driver's description of a request (`struct ublksrv_io_desc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descriptor {
     pub(super) op: u8,
@@ -174,7 +174,7 @@ pub(super) fn params(params: &super::Params, max_io_bytes: u32) -> Params {
     bytes[4..8].copy_from_slice(&(PARAM_TYPE_BASIC | PARAM_TYPE_DISCARD).to_ne_bytes());
     bytes[8..12].copy_from_slice(&attrs.to_ne_bytes());
     bytes[12] = block_shift;
-    // Physical block, optimal and minimal size of a request: what the host's page cache and file systems work in.
+    // Physical block size, optimal and minimal I/O size: the unit of the host's page cache and file systems.
     bytes[13..16].copy_from_slice(&[12, 12, 12]);
     bytes[16..20].copy_from_slice(&(max_io_bytes >> SECTOR_SHIFT).to_ne_bytes());
     bytes[24..32].copy_from_slice(&(params.size.0 >> SECTOR_SHIFT).to_ne_bytes());
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn commands_have_the_kernels_numbers() {
-        // As _IOWR and _IOR of <sys/ioctl.h> make them of the structures in <linux/ublk_cmd.h>.
+        // As computed by _IOWR and _IOR of <sys/ioctl.h> from the structures in <linux/ublk_cmd.h>.
         assert_eq!(ADD_DEV.opcode, 0xc020_7504);
         assert_eq!(GET_DEV_INFO.opcode, 0x8020_7502);
         assert_eq!(GET_FEATURES.opcode, 0x8020_7513);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn structures_come_back_as_they_went() {
+    fn structures_round_trip() {
         let info =
             Info { queues: 2, depth: 64, state: 2, max_io_bytes: 1 << 17, id: 7, pid: 4711, flags: 0x58, owner: 9 };
         assert_eq!(Info::decode(&info.encode()), info);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_lie_where_the_driver_reads_them() {
+    fn parameters_are_encoded_at_the_drivers_offsets() {
         let device = super::super::Params {
             size: Bytes::mib(64),
             block_bytes: 4096,
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(u32::from_ne_bytes(at(&bytes, 8)), 0b1110, "rotating, volatile cache, FUA");
         assert_eq!(bytes[12], 12, "4096-byte blocks");
         let without = params(&super::super::Params { volatile_cache: false, ..device }, 1 << 17);
-        assert_eq!(u32::from_ne_bytes(at(&without, 8)), 0b0010, "no flush is asked for");
+        assert_eq!(u32::from_ne_bytes(at(&without, 8)), 0b0010, "no volatile cache");
         assert_eq!(u32::from_ne_bytes(at(&bytes, 16)), 256, "largest request in sectors");
         assert_eq!(u64::from_ne_bytes(at(&bytes, 24)), 131_072, "size in sectors");
         assert_eq!(u32::from_ne_bytes(at(&bytes, 48)), 0, "no discard");

@@ -7,7 +7,7 @@ use bulkhead_core::model::FsKind;
 use super::*;
 use crate::fsutil::{CheckOutcome, Repair, check, grow, info, superblock};
 
-/// An ext4 of 64 MiB in a file that has grown to more.
+/// An ext4 of 64 MiB, grown to a larger file.
 fn grown(dir: &Path, features: &str, to: Bytes) -> PathBuf {
     let path = dir.join("v.img");
     let file = File::create(&path).unwrap();
@@ -35,7 +35,7 @@ fn is_installed() -> bool {
 }
 
 #[test]
-fn a_journal_is_replaced_and_all_else_stays() {
+fn replacing_a_journal_keeps_all_other_properties() {
     if !is_installed() {
         return;
     }
@@ -73,7 +73,7 @@ fn a_journal_is_replaced_and_all_else_stays() {
 }
 
 #[test]
-fn one_that_does_not_fit_is_refused_before_the_old_one_goes() {
+fn a_journal_that_does_not_fit_is_refused_before_the_old_one_is_removed() {
     if !is_installed() {
         return;
     }
@@ -86,7 +86,7 @@ fn one_that_does_not_fit_is_refused_before_the_old_one_goes() {
     let error = remove_journal(&path, Bytes::mib(32)).unwrap_err();
     assert!(matches!(error, FsError::NoRoom { .. }), "{error}");
     assert_eq!(journal_bytes(&path).unwrap(), Some(Bytes::mib(8)));
-    // Without that check it gets one that fits.
+    // Without that check, the journal is reduced to a size that fits.
     Tool::new("tune2fs").args(["-O", "^has_journal"]).arg(&path).run().unwrap();
     assert!(make_journal(&path, Bytes::mib(32)).unwrap());
     let made = journal_bytes(&path).unwrap().unwrap();

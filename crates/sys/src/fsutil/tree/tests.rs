@@ -1,7 +1,7 @@
 use super::*;
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
 
-fn plant(at: &Path) {
+fn create_tree(at: &Path) {
     fs::create_dir_all(at.join("etc/deep")).unwrap();
     fs::set_permissions(at, fs::Permissions::from_mode(0o711)).unwrap();
     for n in 0..40 {
@@ -35,7 +35,7 @@ fn equal_trees_give_equal_file_systems() {
     let mut made = Vec::new();
     for name in ["a", "b"] {
         let (tree, image) = (dir.path().join(name), dir.path().join(format!("{name}.img")));
-        plant(&tree);
+        create_tree(&tree);
         fs::File::create(&image).unwrap().set_len(size.0).unwrap();
         let options = TreeOptions { tree: &tree, entries: 50, size, scratch: dir.path() };
         make_of_tree(&image, &options).unwrap();
@@ -43,7 +43,7 @@ fn equal_trees_give_equal_file_systems() {
         assert_eq!(check.code, 0, "{}", check.stdout);
         let root = Tool::new("debugfs").args(["-R", "stat /"]).arg(&image).run().unwrap().stdout;
         assert!(root.contains("Mode:  0711") && root.contains("mtime: 0x3b9aca00:00000000"), "{root}");
-        // The second tree is planted in another second, and its files were read.
+        // The second tree is created in another second, after the files of the first were read.
         let now = std::time::SystemTime::now();
         while now.elapsed().is_ok_and(|passed| passed.as_millis() < 1100) {
             crate::process::pause(std::time::Duration::from_millis(50));
@@ -79,7 +79,7 @@ fn large_directories_have_hashed_indexes() {
 }
 
 #[test]
-fn what_does_not_fit_is_an_error() {
+fn a_tree_that_does_not_fit_is_an_error() {
     if crate::tool::find_program("mkfs.ext4").is_none() {
         println!("Skipped: mkfs.ext4 is not installed");
         return;

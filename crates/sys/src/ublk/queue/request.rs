@@ -11,20 +11,20 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::{Queue, SHORT_SYNC};
 use crate::shared::Shared;
 
-/// What is asked for (`UBLK_IO_OP_*`).
+/// Operation of a request (`UBLK_IO_OP_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Read from the device into the buffer.
     Read,
     /// Write the buffer to the device.
     Write,
-    /// Make everything durable that was completed before.
+    /// Make all completed writes durable.
     Flush,
-    /// The range is not needed any more.
+    /// Discard the range.
     Discard,
-    /// The range is to read as zeroes.
+    /// Make the range read as zeroes.
     WriteZeroes,
-    /// Something else, by its number.
+    /// Another operation, by its number.
     Other(u8),
 }
 
@@ -33,24 +33,24 @@ pub enum Op {
 pub struct Request<'q> {
     pub(super) queue: &'q Queue<'q>,
     pub(super) tag: u16,
-    /// What is asked for.
+    /// Operation.
     pub op: Op,
-    /// Where on the device, in bytes.
+    /// Offset on the device, in bytes.
     pub offset: u64,
-    /// How much, in bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// A write that is to be durable when it is completed (`UBLK_IO_F_FUA`).
+    /// A write must be durable when it completes (`UBLK_IO_F_FUA`).
     pub fua: bool,
-    /// Zeroes that are to keep their space (`UBLK_IO_F_NOUNMAP`).
+    /// Zeroed blocks must stay allocated (`UBLK_IO_F_NOUNMAP`).
     pub keeps_space: bool,
 }
 
-/// How long something may take.
+/// A time limit.
 #[derive(Debug)]
 pub struct Limit(types::Timespec);
 
 impl Limit {
-    /// So many milliseconds.
+    /// A limit in milliseconds.
     #[must_use]
     pub const fn milliseconds(n: u32) -> Self {
         Self(types::Timespec::new().sec((n / 1000) as u64).nsec(n % 1000 * 1_000_000))
@@ -58,16 +58,16 @@ impl Limit {
 }
 
 impl Request<'_> {
-    /// Reads from a file into a part of the buffer, all of it.
+    /// Reads from a file into a part of the buffer, completely.
     ///
     /// # Errors
-    /// The operating system's; `UnexpectedEof` when the file ends before.
+    /// The operating system's; `UnexpectedEof` at the end of the file.
     pub async fn read(&self, file: BorrowedFd<'_>, part: Range<usize>, offset: u64) -> io::Result<()> {
         let mut done = 0;
         while done < part.len() {
             let (start, len) = self.part(part.start + done..part.end)?;
             let entry = opcode::Read::new(types::Fd(file.as_raw_fd()), start, len).offset(offset + done as u64).build();
-            done += match self.outcome(entry).await? {
+            done += match self.complete(entry).await? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 n => n,
             };
@@ -75,7 +75,7 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Writes a part of the buffer to a file, all of it; durably when asked to.
+    /// Writes a part of the buffer to a file, completely, and durably if `durable`.
     ///
     /// # Errors
     /// The operating system's.
@@ -88,7 +88,7 @@ impl Request<'_> {
                 .offset(offset + done as u64)
                 .rw_flags(flags.bits().cast_signed())
                 .build();
-            done += match self.outcome(entry).await? {
+            done += match self.complete(entry).await? {
                 0 => return Err(io::ErrorKind::WriteZero.into()),
                 n => n,
             };
@@ -96,23 +96,23 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Makes what was written to a file durable: its data, and what is needed to find it (`fdatasync(2)`).
+    /// Makes writes to a file durable, including the metadata needed to read the data (`fdatasync(2)`).
     ///
     /// # Errors
     /// The operating system's.
     pub async fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         let begin = Instant::now();
-        let outcome = if self.queue.last_sync.get() < SHORT_SYNC && self.queue.served.get() == 1 {
+        let outcome = if self.queue.last_sync.get() < SHORT_SYNC && self.queue.n_served.get() == 1 {
             rustix::io::retry_on_intr(|| rustix::fs::fdatasync(file)).map_err(io::Error::from)
         } else {
             let fd = types::Fd(file.as_raw_fd());
-            self.outcome(opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()).await.map(drop)
+            self.complete(opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()).await.map(drop)
         };
         self.queue.last_sync.set(begin.elapsed());
         outcome
     }
 
-    /// Gives the space of a range of a file back: it reads as zeroes then (`FALLOC_FL_PUNCH_HOLE`).
+    /// Deallocates a range of a file, which then reads as zeroes (`FALLOC_FL_PUNCH_HOLE`).
     ///
     /// # Errors
     /// The operating system's.
@@ -120,10 +120,10 @@ impl Request<'_> {
         let mode = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         let fd = types::Fd(file.as_raw_fd());
         let entry = opcode::Fallocate::new(fd, len).offset(offset).mode(mode.bits().cast_signed()).build();
-        self.outcome(entry).await.map(drop)
+        self.complete(entry).await.map(drop)
     }
 
-    /// Sends a part of the buffer as one packet. The socket must be one that waits.
+    /// Sends a part of the buffer as one packet. The socket must be blocking.
     ///
     /// # Errors
     /// The operating system's.
@@ -131,16 +131,16 @@ impl Request<'_> {
         let (start, len) = self.part(part)?;
         let flags = rustix::net::SendFlags::NOSIGNAL.bits().cast_signed();
         let entry = opcode::Send::new(types::Fd(socket.as_raw_fd()), start, len).flags(flags).build();
-        match self.outcome(entry).await? {
+        match self.complete(entry).await? {
             sent if sent == len as usize => Ok(()),
             _ => Err(io::ErrorKind::WriteZero.into()),
         }
     }
 
-    /// Receives one packet into a part of the buffer, and returns how long it was; 0 when there will be no more.
+    /// Receives a packet into a part of the buffer, and returns its length; 0 at the end of the connection.
     ///
     /// # Errors
-    /// The operating system's; `TimedOut` when none came within the limit.
+    /// The operating system's; `TimedOut` if none arrives within the limit.
     pub async fn receive(
         &self,
         socket: BorrowedFd<'_>,
@@ -165,35 +165,35 @@ impl Request<'_> {
     /// Writes to the buffer.
     ///
     /// # Errors
-    /// `InvalidInput` for a place that the buffer does not have.
+    /// `InvalidInput` for a part out of bounds.
     pub fn put(&self, at: usize, bytes: &[u8]) -> io::Result<()> {
         let (start, len) = self.part(at..at.saturating_add(bytes.len()))?;
-        // SAFETY: `len` bytes at `start` are a part of the tag's buffer, which no reference is ever made to, so that `bytes` is
-        // something else.
+        // SAFETY: `len` bytes at `start` are a part of the tag's buffer, to which no reference is ever created, so `bytes` does not
+        // overlap.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, len as usize) };
         Ok(())
     }
 
-    /// The number by which [`Target::turn`] knows the request.
+    /// The request's tag, as in [`Target::before_wait`](super::Target::before_wait).
     #[must_use]
     pub fn tag(&self) -> u16 {
         self.tag
     }
 
-    /// Writes to the buffer what memory holds from `at` on that another process may write to.
+    /// Copies shared memory at offset `at`, to which another process may write, to a part of the buffer.
     ///
     /// # Errors
-    /// `InvalidInput` for a part that the buffer or the memory does not have.
+    /// `InvalidInput` for a part out of bounds of the buffer or the memory.
     pub fn put_shared(&self, part: Range<usize>, memory: &Shared, at: usize) -> io::Result<()> {
         let (start, len) = self.part(part)?;
         let from = memory.part(at..at.saturating_add(len as usize))?;
-        // SAFETY: `len` bytes at both places, each a mapping of its own, to neither of which a reference is ever made. What the
-        // other process writes meanwhile decides only what the part holds.
+        // SAFETY: `len` bytes are mapped at both addresses, in different mappings, to neither of which a reference is ever created.
+        // Concurrent writes of the other process affect only the content.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), start, len as usize) };
         Ok(())
     }
 
-    /// Writes a part of the buffer to memory, from `at` on, that another process may write to.
+    /// Copies a part of the buffer to shared memory at offset `at`, to which another process may write.
     ///
     /// # Errors
     /// As [`Request::put_shared`].
@@ -217,28 +217,28 @@ impl Request<'_> {
         Ok(bytes)
     }
 
-    /// Waits until a descriptor can be read from.
+    /// Waits until a descriptor is readable.
     ///
     /// # Errors
     /// The operating system's.
     pub async fn wait_readable(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let events = u32::from(rustix::event::PollFlags::IN.bits());
-        self.outcome(opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), events).build()).await.map(drop)
+        self.complete(opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), events).build()).await.map(drop)
     }
 
     /// Fills a part of the buffer with zeroes.
     ///
     /// # Errors
-    /// `InvalidInput` for a part that the buffer does not have.
+    /// `InvalidInput` for a part out of bounds.
     pub fn zero(&self, part: Range<usize>) -> io::Result<()> {
         let (start, len) = self.part(part)?;
-        // SAFETY: a part of the tag's buffer, which no reference is ever made to. Whether an operation that is under way writes
-        // there too decides only what the part holds.
+        // SAFETY: a part of the tag's buffer, to which no reference is ever created. A concurrent write by an operation in flight
+        // affects only the content.
         unsafe { std::ptr::write_bytes(start, 0, len as usize) };
         Ok(())
     }
 
-    /// Writes zeroes to a range of a file. Uses the buffer, so the request must be one that brings no data.
+    /// Writes zeroes to a range of a file. Uses the buffer, so the request must not have data.
     ///
     /// # Errors
     /// The operating system's.
@@ -255,8 +255,8 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Submits an entry until it is not interrupted; how many bytes it moved.
-    async fn outcome(&self, entry: squeue::Entry) -> io::Result<usize> {
+    /// Submits an entry, again if it is interrupted; returns the number of bytes transferred.
+    async fn complete(&self, entry: squeue::Entry) -> io::Result<usize> {
         loop {
             let result = self.queue.submit(self.tag, entry.clone()).await;
             match usize::try_from(result) {
@@ -275,8 +275,8 @@ impl Request<'_> {
         let inside = part.start <= part.end && part.end <= max;
         let len = u32::try_from(part.len()).ok().filter(|_| inside).ok_or(io::ErrorKind::InvalidInput)?;
         let at = usize::from(self.tag) * max + part.start;
-        // SAFETY: the mapping holds `depth` buffers of `max` bytes, the tag is less than the depth, and the part lies within
-        // the tag's buffer, which was just checked.
+        // SAFETY: the mapping has `depth` buffers of `max` bytes, the tag is less than the depth, and the part is within the tag's
+        // buffer, as was just checked.
         Ok((unsafe { self.queue.buffers.start.add(at) }.as_ptr(), len))
     }
 }
