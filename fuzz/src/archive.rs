@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use bulkhead_image::{Source, Wanted, stage};
+use bulkhead_image::{Source, StageOptions, stage};
 use rustix::process::geteuid;
 use sha2::{Digest as _, Sha256};
 
@@ -67,7 +67,7 @@ fn unpack(make: impl FnOnce(&Path) -> std::path::PathBuf) {
     }
     let made = make(&source);
     let before = names(&source);
-    let wanted = Wanted { platform: "linux/amd64".parse().expect("a platform"), reference: None, strict: false };
+    let wanted = StageOptions { platform: "linux/amd64".parse().expect("a platform"), reference: None, strict: false };
     let mut archive = Vec::new();
     let packed = Source::open(&made, &staging).and_then(|source| source.write_to(&mut archive));
     packed.expect("what was just made can be read");

@@ -1,17 +1,17 @@
-//! POSIX access control lists, as text in archives (`SCHILY.acl.access`, `SCHILY.acl.default`) and as the value of the kernel's extended
-//! attribute (`posix_acl_xattr.h`).
+//! POSIX access control lists, as text in archives (`SCHILY.acl.access`, `SCHILY.acl.default`), and in the kernel's binary format, which is the
+//! value of an extended attribute (`posix_acl_xattr.h`).
 //!
-//! Owns: both forms. Does not: resolve names of users; an archive's names mean nothing on this host.
+//! Owns: both formats. Does not: resolve user names, because an archive's names mean nothing on this host.
 
-/// The version of the kernel's form, and bytes of its head and of each entry.
+/// The version of the binary format, and the sizes of its header and of an entry, in bytes.
 const VERSION: u32 = 2;
-const HEAD: usize = 4;
-const ENTRY: usize = 8;
+const HEADER_BYTES: usize = 4;
+const ENTRY_BYTES: usize = 8;
 
-/// The id of an entry that has none.
+/// The ID in entries without one (`ACL_UNDEFINED_ID`).
 const NO_ID: u32 = u32::MAX;
 
-/// Kinds of entries (`ACL_USER_OBJ` and so on), in the order in which the kernel wants them.
+/// Tags of entries (`ACL_USER_OBJ` and so on), in the order that the kernel requires.
 const OWNER: u16 = 0x01;
 const USER: u16 = 0x02;
 const OWNING_GROUP: u16 = 0x04;
@@ -19,7 +19,7 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// The entries of a list, by kind and id; nothing else is in order for the kernel.
+/// The entries of an ACL, sorted by tag and ID, as the kernel requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Acl(Vec<Entry>);
 
@@ -31,23 +31,23 @@ struct Entry {
 }
 
 impl Acl {
-    /// A list as star and GNU tar write it: entries of `TAG:NAME:PERMISSIONS`, between commas or line ends, where a fourth field may be
-    /// the number of a name. `None` for what is no list, or has a name without a number.
+    /// Parses the text format of star and GNU tar: entries `TAG:NAME:PERMISSIONS`, separated by commas or line ends, with the numeric ID of
+    /// the name as an optional fourth field. `None` if it is malformed, or has a name without an ID.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
         let entries = lines.flat_map(|line| line.split(',')).map(str::trim).filter(|entry| !entry.is_empty());
-        Self::new(entries.map(entry).collect::<Option<_>>()?)
+        Self::new(entries.map(parse_entry).collect::<Option<_>>()?)
     }
 
-    /// A list as the kernel encodes it.
+    /// Decodes the kernel's binary format.
     pub(crate) fn decode(value: &[u8]) -> Option<Self> {
-        let (version, rest) = value.split_first_chunk::<HEAD>()?;
-        let (entries, left) = rest.as_chunks::<ENTRY>();
+        let (version, rest) = value.split_first_chunk::<HEADER_BYTES>()?;
+        let (entries, left) = rest.as_chunks::<ENTRY_BYTES>();
         if u32::from_le_bytes(*version) != VERSION || !left.is_empty() {
             return None;
         }
-        let entry = |[k0, k1, p0, p1, id @ ..]: &[u8; ENTRY]| Entry {
+        let entry = |[k0, k1, p0, p1, id @ ..]: &[u8; ENTRY_BYTES]| Entry {
             kind: u16::from_le_bytes([*k0, *k1]),
             id: u32::from_le_bytes(*id),
             permissions: u16::from_le_bytes([*p0, *p1]),
@@ -55,7 +55,7 @@ impl Acl {
         Self::new(entries.iter().map(entry).collect())
     }
 
-    /// Takes only what the kernel takes: one entry for owner, group and others each, no id twice, and a mask where there are ids.
+    /// Accepts what the kernel accepts: one entry each for owner, group and others, no duplicate ID, and a mask if there are IDs.
     fn new(mut entries: Vec<Entry>) -> Option<Self> {
         entries.sort_unstable();
         let count = |kind| entries.iter().filter(|entry| entry.kind == kind).count();
@@ -68,7 +68,7 @@ impl Acl {
         (is_valid && entries.iter().all(|entry| entry.permissions <= 7)).then_some(Self(entries))
     }
 
-    /// The permissions of a file whose list says no more than its mode can; `None` for any other.
+    /// The equivalent permission bits; `None` if the ACL has more than a mode can express.
     pub(crate) fn mode(&self) -> Option<u32> {
         match self.0[..] {
             [owner, group, other] => {
@@ -79,7 +79,7 @@ impl Acl {
         }
     }
 
-    /// As the kernel encodes it.
+    /// Encodes the kernel's binary format.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();
         for Entry { kind, id, permissions } in &self.0 {
@@ -90,8 +90,8 @@ impl Acl {
         value
     }
 
-    /// As text, with numbers for names.
-    pub(crate) fn text(&self) -> String {
+    /// Formats it as text, with numeric IDs.
+    pub(crate) fn to_text(&self) -> String {
         let entries = self.0.iter().map(|Entry { kind, id, permissions }| {
             let tag = match *kind {
                 OWNER | USER => "user",
@@ -107,8 +107,8 @@ impl Acl {
     }
 }
 
-/// One entry of a list as text.
-fn entry(text: &str) -> Option<Entry> {
+/// Parses one entry of the text format.
+fn parse_entry(text: &str) -> Option<Entry> {
     let fields: Vec<&str> = text.split(':').map(str::trim).collect();
     let (tag, name, permissions, number) = match fields[..] {
         [tag @ ("o" | "other" | "m" | "mask"), permissions] => (tag, "", permissions, ""),
@@ -145,11 +145,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_the_kernels_form_say_the_same() {
+    fn text_and_binary_formats_are_equivalent() {
         let value = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x04\0\xe8\x03\0\0\x04\0\x04\0\xff\xff\xff\xff\
             \x10\0\x05\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff";
         let text = "user::rw-,user:1000:r--,group::r--,mask::r-x,other::---";
-        assert_eq!(Acl::decode(value).unwrap().text(), text);
+        assert_eq!(Acl::decode(value).unwrap().to_text(), text);
         for same in [
             text,
             "# file: a\nuser::rw-\nuser:joe:r--:1000\nmask::r-x\ngroup::r--\t#effective:r--\nother::---\n",
@@ -160,18 +160,18 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_says_what_a_mode_says_is_one() {
+    fn an_acl_without_ids_is_a_mode() {
         for acl in
             ["user::rw-,group::r--,other::---", "u::rw-\ng::r--\no::---\n", "# file\nuser::rw\ngroup::r\nother:\n"]
         {
             assert_eq!(Acl::parse(acl.as_bytes()).and_then(|acl| acl.mode()), Some(0o640), "{acl:?}");
         }
         let with_mask = Acl::parse(b"user::rw-,group::r--,mask::rwx,other::r--").unwrap();
-        assert_eq!((with_mask.mode(), with_mask.encode().len()), (None, HEAD + 4 * ENTRY));
+        assert_eq!((with_mask.mode(), with_mask.encode().len()), (None, HEADER_BYTES + 4 * ENTRY_BYTES));
     }
 
     #[test]
-    fn what_is_no_list_is_none() {
+    fn malformed_acls_are_refused() {
         for text in [
             "",
             "user::rw-",

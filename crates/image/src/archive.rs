@@ -1,7 +1,7 @@
 //! Parser of tar archives: v7, ustar, GNU (long names, sparse files, labels, incremental backups) and POSIX extended headers. The input is
-//! untrusted; the memory that a header can take is bounded.
+//! untrusted; memory per header is bounded.
 //!
-//! Owns: the meaning of the bytes. Does not: trust a name, or create files.
+//! Owns: the format. Does not: trust a name, or create files.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -21,43 +21,43 @@ mod sparse;
 mod tests;
 
 use number::{number, unsigned};
-pub(crate) use records::encoded;
+pub(crate) use records::escape_name;
 use records::{Records, seconds};
-use sparse::BadMap;
-pub(crate) use sparse::{Content, MAX_PIECES, Piece, word as sparse_word};
+use sparse::MapError;
+pub(crate) use sparse::{Content, MAX_SEGMENTS, Segment, keyword as sparse_keyword};
 
-/// Bytes of a block.
+/// Size of a block, bytes.
 const BLOCK: u64 = 512;
 
-/// Types of GNU tar: the label of an archive, and a directory with the names that an incremental backup found in it.
+/// GNU tar's entry types for the label of an archive, and for a directory with the list of its names in an incremental backup.
 const LABEL: u8 = b'V';
-const DUMPED: u8 = b'D';
+const DUMP_DIR: u8 = b'D';
 
-/// The longest name or extended header that is read, and the most that several for one entry say together.
+/// Limit of a long name or extended header, and of all extended headers of one entry together, in bytes.
 const MAX_EXTENDED: u64 = 1 << 20;
 
-/// The most words that they say together.
-const MAX_WORDS: usize = 4096;
+/// Limit of keywords in all extended headers of one entry.
+const MAX_KEYWORDS: usize = 4096;
 
-/// The most that extended headers for all that follows say together: it is held against each entry.
+/// Limit of all global extended headers together, in bytes. Lower, because they count towards each entry.
 const MAX_GLOBAL: u64 = 1 << 16;
 
-/// The most words that those say together.
-const MAX_GLOBAL_WORDS: usize = 256;
+/// Limit of keywords in all global extended headers.
+const MAX_GLOBAL_KEYWORDS: usize = 256;
 
-/// The longest file that ext4 has: 2^32 - 1 blocks of 4 KiB.
+/// Size limit of a file on ext4: 2^32 - 1 blocks of 4 KiB.
 const MAX_FILE: u64 = ((1 << 32) - 1) << 12;
 
-/// Where a header has its checksum.
+/// Position of the checksum in a header.
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 
-/// How the names of extended attributes begin in extended headers, as GNU tar, bsdtar and Go write them.
+/// Prefix of keywords for extended attributes, as GNU tar, bsdtar and Go write them.
 pub(crate) const XATTR: &[u8] = b"SCHILY.xattr.";
 
 /// An entry without its data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
-    /// Its name, as it is in the archive.
+    /// Its name, unchanged from the archive.
     pub(crate) path: Vec<u8>,
     pub(crate) kind: Kind,
     pub(crate) mode: u32,
@@ -65,13 +65,13 @@ pub(crate) struct Member {
     pub(crate) gid: u32,
     /// Seconds since 1970.
     pub(crate) mtime: i64,
-    /// Extended attributes; access lists that cannot be read have the words of the archive for names.
+    /// Extended attributes. An ACL that cannot be parsed is stored under its keyword in the archive.
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Of a file, which parts of it its data is; nothing of all else.
+    /// For a file, its length and the segments that its data consists of; empty for other types.
     pub(crate) content: Content,
 }
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
@@ -83,60 +83,60 @@ pub(crate) enum Kind {
     Fifo,
 }
 
-/// An archive that is read from its beginning to its end.
+/// Reads an archive sequentially.
 pub(crate) struct Archive<R> {
     input: R,
     name: String,
-    /// Whether what ends without the mark of the end is whole: something else says so.
+    /// Whether the input is verified otherwise, so that a missing end-of-archive marker is no truncation.
     is_verified: bool,
-    /// Bytes of data of the present entry that were not read, and what fills its last block up.
+    /// Unread bytes of the current entry's data, and the padding of its last block.
     left: u64,
     padding: u64,
-    /// What holds for all that follows.
+    /// Records of global extended headers, which apply to all entries that follow.
     global: Records,
-    has_begun: bool,
+    is_started: bool,
     has_entries: bool,
 }
 
 impl<R: Read> Archive<R> {
-    /// An archive that is called `name` in errors.
+    /// Errors call the archive `name`.
     pub(crate) fn new(input: R, name: &str, is_verified: bool) -> Self {
         let (left, padding, global) = (0, 0, Records::new());
-        Self { input, name: name.to_owned(), is_verified, left, padding, global, has_begun: false, has_entries: false }
+        Self { input, name: name.to_owned(), is_verified, left, padding, global, is_started: false, has_entries: false }
     }
 
-    /// The next entry, whatever was read of the one before; `None` at the end, when all input was read.
+    /// Skips unread data, and returns the next entry; `None` at the end, after all input has been read.
     pub(crate) fn next(&mut self) -> Result<Option<Member>, ImportError> {
         let (mut local, mut long_name, mut long_link) = (self.global.clone(), None, None);
         loop {
             self.skip()?;
             let Some(header) = self.header()? else { return self.end() };
             self.has_entries = true;
-            let size = unsigned(&header.as_old().size).ok_or_else(|| self.damaged("a size is no number"))?;
+            let size = unsigned(&header.as_old().size).ok_or_else(|| self.damaged("a size is not a number"))?;
             match header.entry_type() {
                 EntryType::GNULongName => long_name = Some(self.text(size)?),
                 EntryType::GNULongLink => long_link = Some(self.text(size)?),
                 EntryType::XHeader => {
                     local.extend(self.records(size)?);
-                    self.check_sum_of(&local, MAX_EXTENDED, MAX_WORDS)?;
+                    self.check_limits(&local, MAX_EXTENDED, MAX_KEYWORDS)?;
                 }
                 EntryType::XGlobalHeader => {
                     let records = self.records(size)?;
                     self.global.extend(records.clone());
-                    self.check_sum_of(&self.global, MAX_GLOBAL, MAX_GLOBAL_WORDS)?;
+                    self.check_limits(&self.global, MAX_GLOBAL, MAX_GLOBAL_KEYWORDS)?;
                     local.extend(records);
-                    self.check_sum_of(&local, MAX_EXTENDED, MAX_WORDS)?;
+                    self.check_limits(&local, MAX_EXTENDED, MAX_KEYWORDS)?;
                 }
-                // The label of an archive of GNU tar.
+                // The label of an archive (GNU tar).
                 kind if kind.as_byte() == LABEL => {
                     (local, long_name, long_link) = (self.global.clone(), None, None);
                     self.expect(size);
                 }
                 kind => {
-                    // An attribute may well be empty.
-                    local.retain(|word, value| !value.is_empty() || word.starts_with(XATTR));
+                    // An empty value deletes a keyword, but is a valid value of an attribute.
+                    local.retain(|keyword, value| !value.is_empty() || keyword.starts_with(XATTR));
                     let stated = local.remove(&b"path"[..]);
-                    let path = sparse::name(&mut local).or(stated).or(long_name);
+                    let path = sparse::take_name(&mut local).or(stated).or(long_name);
                     let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
                     let link = local.remove(&b"linkpath"[..]).or(long_link);
                     let link = link.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
@@ -146,7 +146,7 @@ impl<R: Read> Archive<R> {
         }
     }
 
-    /// Puts together what the headers say.
+    /// Builds an entry from its headers.
     fn member(
         &mut self,
         header: &Header,
@@ -158,19 +158,19 @@ impl<R: Read> Archive<R> {
     ) -> Result<Member, ImportError> {
         let refused = |reason| ImportError::Entry { archive: self.name.clone(), entry: shown(&path), reason };
         let wrong = |what| refused(EntryError::Number(what));
-        let stated = |word: &str| records.get(word.as_bytes()).and_then(|value| std::str::from_utf8(value).ok());
-        let of = |word: &str, found: Option<u64>, what| match stated(word) {
+        let stated = |keyword: &str| records.get(keyword.as_bytes()).and_then(|value| std::str::from_utf8(value).ok());
+        let value_of = |keyword: &str, found: Option<u64>, what| match stated(keyword) {
             Some(text) => text.parse::<u64>().map_err(|_| wrong(what)),
             None => found.ok_or_else(|| wrong(what)),
         };
-        // The last number means "as it is" to the kernel.
-        let id = |word: &str, field: &[u8], what| {
-            let id = u32::try_from(of(word, unsigned(field), what)?).ok().filter(|id| *id != u32::MAX);
+        // The highest ID means "unchanged" to chown(2).
+        let id = |keyword: &str, field: &[u8], what| {
+            let id = u32::try_from(value_of(keyword, unsigned(field), what)?).ok().filter(|id| *id != u32::MAX);
             id.ok_or_else(|| wrong(what))
         };
         let fields = header.as_old();
-        // Before POSIX there was no kind for a directory, and a slash made one of a file.
-        let is_directory = matches!(kind.as_byte(), b'5' | DUMPED) || is_regular(kind) && path.ends_with(b"/");
+        // Before POSIX, there was no type for directories: a file with a trailing slash is one.
+        let is_directory = matches!(kind.as_byte(), b'5' | DUMP_DIR) || is_regular(kind) && path.ends_with(b"/");
         let member_kind = match kind {
             _ if is_directory => Kind::Directory,
             _ if is_regular(kind) => Kind::File,
@@ -190,18 +190,18 @@ impl<R: Read> Archive<R> {
         let mode = number(&fields.mode).and_then(|mode| u32::try_from(mode & 0o7777).ok());
         let mut mode = mode.ok_or_else(|| wrong("a mode"))?;
         let mut xattrs = BTreeMap::new();
-        for (word, value) in &records {
-            if let Some(name) = word.strip_prefix(XATTR).filter(|name| !name.is_empty()) {
-                xattrs.entry(records::decoded(name)).or_insert_with(|| value.clone());
+        for (keyword, value) in &records {
+            if let Some(name) = keyword.strip_prefix(XATTR).filter(|name| !name.is_empty()) {
+                xattrs.entry(records::unescape_name(name)).or_insert_with(|| value.clone());
             }
-            let Some(kind) = word.strip_prefix(ACL_TEXT) else { continue };
-            match (Acl::parse(value), attributes::acl(kind)) {
+            let Some(kind) = keyword.strip_prefix(ACL_TEXT) else { continue };
+            match (Acl::parse(value), attributes::acl_attribute(kind)) {
                 (Some(acl), Some(attributes::ACCESS)) if acl.mode().is_some() => {
                     mode = mode & !0o777 | acl.mode().unwrap_or_default();
                 }
                 (Some(acl), Some(name)) => drop(xattrs.insert(name.to_vec(), acl.encode())),
-                // To be noted.
-                _ => drop(xattrs.insert(word.clone(), value.clone())),
+                // Kept under its keyword, to be reported as omitted.
+                _ => drop(xattrs.insert(keyword.clone(), value.clone())),
             }
         }
         let mut member = Member {
@@ -214,16 +214,16 @@ impl<R: Read> Archive<R> {
             path: path.clone(),
             content: Content::default(),
         };
-        let size = of("size", Some(size), "a size")?;
-        // What else has a size has it without data.
-        self.expect(if is_regular(kind) || kind.as_byte() == DUMPED { size } else { 0 });
+        let size = value_of("size", Some(size), "a size")?;
+        // Other types have no data, even if their header has a size.
+        self.expect(if is_regular(kind) || kind.as_byte() == DUMP_DIR { size } else { 0 });
         if member.kind == Kind::File {
             member.content = self.content(header, size, &records, &path)?;
         }
         Ok(member)
     }
 
-    /// What the data of a file is, of which `stored` bytes follow.
+    /// The segments of a file, of which `stored` bytes of data follow.
     fn content(
         &mut self,
         header: &Header,
@@ -232,21 +232,21 @@ impl<R: Read> Archive<R> {
         path: &[u8],
     ) -> Result<Content, ImportError> {
         let content = if header.entry_type() == EntryType::GNUSparse {
-            sparse::of_header(header, stored, &mut self.input)
+            sparse::from_header(header, stored, &mut self.input)
         } else {
-            let stated = sparse::of_records(records, stored, &mut self.data());
+            let stated = sparse::from_records(records, stored, &mut self.data());
             stated.map(|content| content.unwrap_or_else(|| Content::whole(stored)))
         };
         let refused = |reason| ImportError::Entry { archive: self.name.clone(), entry: shown(path), reason };
         match content {
             Ok(content) if content.len > MAX_FILE => Err(refused(EntryError::Number("a size"))),
             Ok(content) => Ok(content),
-            Err(BadMap::Wrong) => Err(refused(EntryError::Sparse)),
-            Err(BadMap::Input(error)) => Err(reading(&self.name, error)),
+            Err(MapError::Invalid) => Err(refused(EntryError::Sparse)),
+            Err(MapError::Input(error)) => Err(reading(&self.name, error)),
         }
     }
 
-    /// The data of the present entry.
+    /// The data of the current entry.
     pub(crate) fn data(&mut self) -> Data<'_, R> {
         Data { archive: self }
     }
@@ -255,46 +255,46 @@ impl<R: Read> Archive<R> {
         (self.left, self.padding) = (size, (BLOCK - size % BLOCK) % BLOCK);
     }
 
-    /// Comes to the next header.
+    /// Skips to the next header.
     fn skip(&mut self) -> Result<(), ImportError> {
-        let behind = self.left.saturating_add(self.padding);
+        let unread = self.left.saturating_add(self.padding);
         (self.left, self.padding) = (0, 0);
-        let skipped = io::copy(&mut self.input.by_ref().take(behind), &mut io::sink());
+        let skipped = io::copy(&mut self.input.by_ref().take(unread), &mut io::sink());
         match skipped.map_err(|error| reading(&self.name, error))? {
-            skipped if skipped == behind => Ok(()),
+            skipped if skipped == unread => Ok(()),
             _ => Err(self.wrong(ArchiveError::CutOff)),
         }
     }
 
-    /// The next header; `None` at the end.
+    /// Reads the next header; `None` at the end.
     fn header(&mut self) -> Result<Option<Header>, ImportError> {
         let mut header = Header::new_old();
         let read = read_full(&mut self.input, header.as_mut_bytes()).map_err(|error| reading(&self.name, error))?;
-        let begins = !mem::replace(&mut self.has_begun, true);
+        let is_first = !mem::replace(&mut self.is_started, true);
         match read {
-            0 if begins => return Err(self.wrong(ArchiveError::Unknown)),
+            0 if is_first => return Err(self.wrong(ArchiveError::Unknown)),
             0 if self.is_verified => return Ok(None),
             512 => {}
-            _ if begins => return Err(self.wrong(ArchiveError::Unknown)),
+            _ if is_first => return Err(self.wrong(ArchiveError::Unknown)),
             _ => return Err(self.wrong(ArchiveError::CutOff)),
         }
         if header.as_bytes().iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
         match number(&header.as_old().cksum) {
-            Some(stated) if sums(&header).contains(&stated) => Ok(Some(header)),
-            _ if begins => Err(self.wrong(ArchiveError::Unknown)),
+            Some(stated) if checksums(&header).contains(&stated) => Ok(Some(header)),
+            _ if is_first => Err(self.wrong(ArchiveError::Unknown)),
             _ => Err(self.damaged("the checksum of a header is wrong")),
         }
     }
 
-    /// Reads what follows the end, so that a decompressor verifies all of it.
+    /// Reads the rest of the input, so that a decompressor verifies all of it.
     fn end(&mut self) -> Result<Option<Member>, ImportError> {
         let mut buffer = [0; 1 << 14];
         loop {
             match read_full(&mut self.input, &mut buffer).map_err(|error| reading(&self.name, error))? {
                 0 => return Ok(None),
-                // An image of a disk may begin like an archive of nothing.
+                // A disk image can begin with the blocks of zeroes that end an archive.
                 n if !self.has_entries && buffer[..n].iter().any(|byte| *byte != 0) => {
                     return Err(self.wrong(ArchiveError::Unknown));
                 }
@@ -303,7 +303,7 @@ impl<R: Read> Archive<R> {
         }
     }
 
-    /// The data of an entry that speaks of the next one.
+    /// Reads the data of an extended header or long name.
     fn extended(&mut self, size: u64) -> Result<Vec<u8>, ImportError> {
         if size > MAX_EXTENDED {
             return Err(self.damaged("a name or its attributes are longer than 1 MiB"));
@@ -322,18 +322,18 @@ impl<R: Read> Archive<R> {
         Ok(text)
     }
 
-    /// The records of an extended header.
+    /// Reads the records of an extended header.
     fn records(&mut self, size: u64) -> Result<Records, ImportError> {
         let bytes = self.extended(size)?;
         records::parse(&bytes).ok_or_else(|| self.damaged("an extended header cannot be read"))
     }
 
-    /// Refuses what several extended headers say together when it is too much.
-    fn check_sum_of(&self, records: &Records, most: u64, words: usize) -> Result<(), ImportError> {
-        let sum = || records.iter().map(|(word, value)| word.len() + value.len()).sum::<usize>();
-        if records.len() > words || sum() as u64 > most {
+    /// Checks extended headers against their limits.
+    fn check_limits(&self, records: &Records, most: u64, keywords: usize) -> Result<(), ImportError> {
+        let sum = || records.iter().map(|(keyword, value)| keyword.len() + value.len()).sum::<usize>();
+        if records.len() > keywords || sum() as u64 > most {
             let most = Bytes(most);
-            let what = format!("extended headers say more together than {words} words and {most}");
+            let what = format!("extended headers exceed {keywords} keywords or {most} in total");
             return Err(self.damaged(&what));
         }
         Ok(())
@@ -348,7 +348,7 @@ impl<R: Read> Archive<R> {
     }
 }
 
-/// Reads the data of an entry; what is cut off is an error.
+/// Reads the data of an entry; truncation is an error.
 pub(crate) struct Data<'a, R> {
     archive: &'a mut Archive<R>,
 }
@@ -364,12 +364,12 @@ impl<R: Read> Read for Data<'_, R> {
     }
 }
 
-/// Whether an entry is a file, or what was one before there were other kinds.
+/// Whether an entry is a file, in any of its types.
 fn is_regular(kind: EntryType) -> bool {
     matches!(kind, EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse)
 }
 
-/// The numbers of a device; headers from before POSIX have none.
+/// The numbers of a device; headers before POSIX have none.
 fn devices(header: &Header) -> Option<(u32, u32)> {
     let (major, minor) = match (header.as_ustar(), header.as_gnu()) {
         (Some(ustar), _) => (&ustar.dev_major, &ustar.dev_minor),
@@ -380,9 +380,8 @@ fn devices(header: &Header) -> Option<(u32, u32)> {
     Some((number(major)?, number(minor)?))
 }
 
-/// What the checksum of a header may be: the sum of its bytes, with blanks in place of the sum itself. Some programs took the bytes for
-/// signed ones.
-fn sums(header: &Header) -> [i64; 2] {
+/// The valid checksums of a header: the sum of its bytes, with blanks in place of the checksum itself. Some programs sum signed bytes.
+fn checksums(header: &Header) -> [i64; 2] {
     let bytes = header.as_bytes().iter().enumerate();
     let bytes = bytes.map(|(at, byte)| if CHECKSUM.contains(&at) { b' ' } else { *byte });
     bytes.fold([0, 0], |[unsigned, signed], byte| [unsigned + i64::from(byte), signed + i64::from(byte.cast_signed())])

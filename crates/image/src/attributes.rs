@@ -1,6 +1,6 @@
-//! Which extended attributes a file of the image can have, and the notes on those that are left out.
+//! The extended attributes that a file can keep, and the notes on those that are omitted.
 //!
-//! Owns: the limits of ext4, wherever an image is unpacked. Does not: set attributes.
+//! Owns: the limits of ext4, which apply whatever file system an image is unpacked on. Does not: set attributes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,43 +9,43 @@ use bulkhead_core::base::LeftOut;
 use crate::archive::{Kind, Member};
 use crate::error::shown;
 
-/// The attributes of which each is named, with its reason; all others are counted together.
+/// Limit of attributes that are listed by name; the others are counted together.
 const MAX_NAMED: usize = 20;
 
-/// What all attributes together are called of which there are too many to be named.
+/// The name for all attributes beyond that limit.
 const OTHERS: &str = "(others)";
 
-/// How the words begin of access lists that are text, as star and GNU tar write them.
+/// Prefix of keywords for ACLs as text, as star and GNU tar write them.
 pub(crate) const ACL_TEXT: &[u8] = b"SCHILY.acl.";
 
-/// Bytes of a name in a note: all notes together fit into one message of a worker.
-const MAX_SAID: usize = 80;
+/// Limit of a name in a note, in bytes, so that all notes fit into one message of a worker.
+const MAX_NOTE_NAME: usize = 80;
 
-/// The namespaces that ext4 has, and the access lists.
+/// The namespaces that ext4 supports, and the attributes for ACLs.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Bytes of a block, and what of it the attributes themselves do not get: a header and an end.
+/// Size of an attribute block, and its overhead: the header and the terminator, in bytes.
 const BLOCK_BYTES: usize = 4096;
 const BLOCK_OVERHEAD: usize = 32 + 4;
 
-/// Bytes that ext4 adds to the name and the value of an attribute, which both fill whole words.
+/// Overhead of an attribute on ext4, in bytes; name and value are both padded to whole words.
 const ENTRY_OVERHEAD: usize = 16;
 const WORD: usize = 4;
 
-/// Why an attribute is left out.
+/// Why an attribute is omitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Reason {
-    /// Linux has no such attributes.
+    /// Linux does not have this namespace.
     Foreign,
-    /// Of a file of this kind, nobody can set it.
+    /// It cannot be set on files of this type.
     Kind,
-    /// There is no room for it.
+    /// It does not fit into the attribute block.
     TooLarge,
-    /// It is an access list as text that says nothing here.
+    /// It is an ACL as text without numeric IDs, or malformed.
     AclText,
-    /// The file system where it is unpacked does not take it.
+    /// The file system of the staging directory refuses it.
     Staging,
 }
 
@@ -61,24 +61,24 @@ impl Reason {
     }
 }
 
-/// The attributes of a member.
-pub(crate) struct Sorted<'a> {
-    /// Those that its file can have.
+/// The attributes of an entry.
+pub(crate) struct Classified<'a> {
+    /// Attributes that its file keeps.
     pub(crate) kept: Vec<&'a [u8]>,
-    /// Those that it cannot have, and why.
+    /// Attributes that are omitted, and why.
     pub(crate) left_out: Vec<(&'a [u8], Reason)>,
 }
 
-/// What of a member's attributes its file can have. It depends on nothing but the member.
-pub(crate) fn sort(member: &Member) -> Sorted<'_> {
+/// Decides which attributes of an entry are kept. Depends on the entry alone.
+pub(crate) fn classify(member: &Member) -> Classified<'_> {
     let (mut wanted, mut left_out) = (Vec::new(), Vec::new());
     for (attribute, value) in &member.xattrs {
         match reason(&member.kind, attribute) {
             Some(reason) => left_out.push((&attribute[..], reason)),
-            None => wanted.push((needed(attribute, value), &attribute[..])),
+            None => wanted.push((size_in_block(attribute, value), &attribute[..])),
         }
     }
-    // The smaller ones first: a capability is worth more than a thumbnail.
+    // Smallest first: a capability is worth more than a thumbnail.
     wanted.sort_unstable();
     let mut left = BLOCK_BYTES - BLOCK_OVERHEAD;
     let mut kept = Vec::new();
@@ -91,10 +91,10 @@ pub(crate) fn sort(member: &Member) -> Sorted<'_> {
             None => left_out.push((attribute, Reason::TooLarge)),
         }
     }
-    Sorted { kept, left_out }
+    Classified { kept, left_out }
 }
 
-/// Why files of a kind cannot have an attribute, whatever its value.
+/// Why files of a type cannot have an attribute, whatever its value.
 fn reason(kind: &Kind, attribute: &[u8]) -> Option<Reason> {
     let is_plain = matches!(kind, Kind::File | Kind::Directory);
     match attribute {
@@ -107,16 +107,16 @@ fn reason(kind: &Kind, attribute: &[u8]) -> Option<Reason> {
     }
 }
 
-/// Bytes of a block that an attribute takes: ext4 keeps a number in place of its namespace.
-fn needed(attribute: &[u8], value: &[u8]) -> usize {
+/// Bytes that an attribute takes in the block. ext4 stores its namespace as a number.
+fn size_in_block(attribute: &[u8], value: &[u8]) -> usize {
     let space = NAMESPACES.iter().chain([&ACCESS, &DEFAULT]).find(|space| attribute.starts_with(space));
     let name = attribute.len() - space.map_or(0, |space| space.len());
     let words = |bytes: usize| bytes.next_multiple_of(WORD);
     ENTRY_OVERHEAD + words(name) + words(value.len())
 }
 
-/// The attribute that the text of an access list stands for, by the rest of its word in the archive.
-pub(crate) fn acl(kind: &[u8]) -> Option<&'static [u8]> {
+/// The attribute for an ACL as text, by the rest of its keyword.
+pub(crate) fn acl_attribute(kind: &[u8]) -> Option<&'static [u8]> {
     match kind {
         b"access" => Some(ACCESS),
         b"default" => Some(DEFAULT),
@@ -124,13 +124,13 @@ pub(crate) fn acl(kind: &[u8]) -> Option<&'static [u8]> {
     }
 }
 
-/// The word that an access list has in an archive as text.
-pub(crate) fn acl_word(attribute: &[u8]) -> Option<Vec<u8>> {
-    let kind = attribute.strip_prefix(b"system.posix_acl_").filter(|kind| acl(kind).is_some())?;
+/// The keyword for an ACL as text.
+pub(crate) fn acl_keyword(attribute: &[u8]) -> Option<Vec<u8>> {
+    let kind = attribute.strip_prefix(b"system.posix_acl_").filter(|kind| acl_attribute(kind).is_some())?;
     Some([ACL_TEXT, kind].concat())
 }
 
-/// What was left out so far.
+/// The attributes omitted so far.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
     named: BTreeMap<(Vec<u8>, Reason), Note>,
@@ -144,7 +144,7 @@ struct Note {
 }
 
 impl Notes {
-    /// Notes that an attribute of an entry was left out.
+    /// Notes that an attribute of an entry is omitted.
     pub(crate) fn add(&mut self, attribute: &[u8], reason: Reason, entry: &[u8]) {
         let note = || Note { entries: 0, example: entry.to_vec() };
         let key = (attribute.to_vec(), reason);
@@ -158,28 +158,28 @@ impl Notes {
 
     /// The notes: one for each attribute and reason.
     pub(crate) fn finish(self) -> Vec<LeftOut> {
-        let named = self.named.into_iter().map(|((attribute, reason), note)| (short(&attribute), reason, note));
+        let named = self.named.into_iter().map(|((attribute, reason), note)| (abbreviate(&attribute), reason, note));
         let others = self.others.into_iter().map(|(reason, note)| (OTHERS.to_owned(), reason, note));
         let line = |(attribute, reason, note): (String, Reason, Note)| LeftOut {
             attribute,
             reason: reason.text().to_owned(),
             entries: note.entries,
-            example: short(&note.example),
+            example: abbreviate(&note.example),
         };
         named.chain(others).map(line).collect()
     }
 }
 
-/// The beginning of a name, made harmless.
-fn short(name: &[u8]) -> String {
-    match name.get(..MAX_SAID) {
-        Some(start) if name.len() > MAX_SAID => format!("{}…", shown(start)),
+/// The beginning of a name, with control characters escaped.
+fn abbreviate(name: &[u8]) -> String {
+    match name.get(..MAX_NOTE_NAME) {
+        Some(start) if name.len() > MAX_NOTE_NAME => format!("{}…", shown(start)),
         _ => shown(name),
     }
 }
 
-/// As an error says it.
-pub(crate) fn listed(left_out: &[LeftOut]) -> String {
+/// The omitted attributes, for an error.
+pub(crate) fn join(left_out: &[LeftOut]) -> String {
     let attributes: BTreeSet<String> = left_out.iter().map(ToString::to_string).collect();
     attributes.into_iter().collect::<Vec<_>>().join("; ")
 }
@@ -198,11 +198,11 @@ mod tests {
     fn left_out(kind: Kind, xattrs: &[(&str, usize)]) -> Vec<(String, Reason)> {
         let member = member(kind, xattrs);
         let text = |(name, reason): &(&[u8], Reason)| (String::from_utf8(name.to_vec()).unwrap(), *reason);
-        sort(&member).left_out.iter().map(text).collect()
+        classify(&member).left_out.iter().map(text).collect()
     }
 
     #[test]
-    fn what_no_file_can_have_is_left_out_by_what_it_is() {
+    fn attributes_are_omitted_by_namespace_and_file_type() {
         let all = [
             ("com.apple.quarantine", 4),
             ("security.capability", 20),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_fill_one_block_and_the_small_ones_are_kept() {
+    fn attributes_fill_one_block_smallest_first() {
         let most = BLOCK_BYTES - BLOCK_OVERHEAD - ENTRY_OVERHEAD - WORD;
         assert_eq!(left_out(Kind::File, &[("user.a", most)]), []);
         let too_large = |name: &str| (name.to_owned(), Reason::TooLarge);
@@ -237,9 +237,9 @@ mod tests {
             notes.add(b"com.apple.a", Reason::Foreign, format!("file-{n}").as_bytes());
             notes.add(format!("com.apple.{n}\n").as_bytes(), Reason::Foreign, b"a");
         }
-        let said = notes.finish();
-        assert_eq!((said.len(), said.iter().map(|left_out| left_out.entries).sum::<u64>()), (21, 200));
-        let of = |name: &str| said.iter().find(|left_out| left_out.attribute == name).unwrap();
+        let listed = notes.finish();
+        assert_eq!((listed.len(), listed.iter().map(|left_out| left_out.entries).sum::<u64>()), (21, 200));
+        let of = |name: &str| listed.iter().find(|left_out| left_out.attribute == name).unwrap();
         assert_eq!((of("com.apple.a").entries, of("com.apple.a").example.as_str()), (100, "file-0"));
         assert_eq!(of(OTHERS).entries, 81);
         assert_eq!(

@@ -1,7 +1,7 @@
-//! Files below one directory, by untrusted names, as if that directory were the root: absolute names and links start there, and `..` in a link
-//! leads no higher.
+//! Access to files below one directory by untrusted names, as if that directory were the root: absolute names and links start there, and `..`
+//! in a link leads no higher.
 //!
-//! The kernel follows no symbolic link here (`RESOLVE_NO_SYMLINKS`). Links are resolved name by name ([`real`]) and opened by their real path,
+//! The kernel follows no symbolic link here (`RESOLVE_NO_SYMLINKS`). Links are resolved name by name ([`resolve`]) and opened by their real path,
 //! because directories that are missing behind a link have to be created, which `RESOLVE_IN_ROOT` cannot do.
 
 use std::ffi::{CString, OsStr, OsString};
@@ -19,21 +19,21 @@ use rustix::process::{getegid, geteuid};
 use crate::attributes::{ACCESS, DEFAULT};
 use crate::error::{EntryError, shown};
 
-/// The longest part of a name, and the longest name, in bytes (`NAME_MAX`, and less than `PATH_MAX`).
+/// Limits of a component of a name, and of a name, in bytes (`NAME_MAX`, and below `PATH_MAX`).
 const MAX_PART: usize = 255;
 const MAX_NAME: usize = 4000;
 
-/// How deep a tree may be: who removes it has a file open for each directory on the way.
+/// Limit of the depth of a tree: removing it keeps one file open per level.
 const MAX_DEPTH: usize = 256;
 
-/// The most symbolic links on the way to one name (`MAXSYMLINKS`).
+/// Limit of symbolic links followed for one name (`MAXSYMLINKS`).
 const MAX_LINKS: u32 = 40;
 
-/// How a directory is opened.
+/// Flags for opening a directory.
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
-/// A name out of an archive as a path below the root, where an absolute name begins as well; an empty path is the root.
-pub(crate) fn path_of(name: &[u8]) -> Result<PathBuf, EntryError> {
+/// Parses a name from an archive to a path relative to the root; absolute names are relative to it, too. An empty path is the root.
+pub(crate) fn parse_name(name: &[u8]) -> Result<PathBuf, EntryError> {
     match name {
         [] => return Err(EntryError::Name("is empty")),
         _ if name.contains(&0) => return Err(EntryError::Name("has a zero byte")),
@@ -60,12 +60,12 @@ fn check_depth(path: &Path) -> Result<(), EntryError> {
     Ok(())
 }
 
-/// Why a directory cannot be come to.
+/// Why a directory cannot be opened.
 #[derive(Debug)]
 pub(crate) enum Unreachable {
-    /// What the names are to blame for.
+    /// The name is at fault.
     Entry(EntryError),
-    /// What the operating system is.
+    /// The operating system failed.
     Io(io::Error),
 }
 
@@ -78,7 +78,7 @@ impl From<Errno> for Unreachable {
     }
 }
 
-/// A directory, and the path below the root that leads there without any symbolic link.
+/// An open directory, and its path below the root, without symbolic links.
 #[derive(Debug)]
 pub(crate) struct Directory {
     pub(crate) path: PathBuf,
@@ -91,25 +91,25 @@ impl AsFd for Directory {
     }
 }
 
-/// Opens a directory below `root`, wherever the links on `path` lead within it.
-pub(crate) fn directory(root: impl AsFd, path: &Path) -> Result<Directory, Unreachable> {
+/// Opens a directory below `root`, following symbolic links within `root`.
+pub(crate) fn open_directory(root: impl AsFd, path: &Path) -> Result<Directory, Unreachable> {
     let path = match open(&root, path, DIRECTORY) {
         Ok(fd) => return Ok(Directory { path: path.to_owned(), fd }),
-        Err(Errno::LOOP | Errno::NOTDIR) => real(&root, path)?,
+        Err(Errno::LOOP | Errno::NOTDIR) => resolve(&root, path)?,
         Err(errno) => return Err(errno.into()),
     };
     let fd = open(&root, &path, DIRECTORY)?;
     Ok(Directory { path, fd })
 }
 
-/// Opens a directory below `root`, after all that is missing of it was made, and says what was made, by real paths.
-pub(crate) fn make_directory(
+/// Opens a directory below `root`, and creates missing ones. Calls `made` with the real path of each that it creates.
+pub(crate) fn create_directory(
     root: impl AsFd,
     path: &Path,
     mut made: impl FnMut(&Path),
 ) -> Result<Directory, Unreachable> {
-    let path = match directory(&root, path) {
-        Err(Unreachable::Io(error)) if error.kind() == io::ErrorKind::NotFound => real(&root, path)?,
+    let path = match open_directory(&root, path) {
+        Err(Unreachable::Io(error)) if error.kind() == io::ErrorKind::NotFound => resolve(&root, path)?,
         opened => return opened,
     };
     let mut at = PathBuf::new();
@@ -137,13 +137,13 @@ pub(crate) fn make_directory(
     Ok(Directory { path, fd: above })
 }
 
-/// The path below `root` to which `path` leads, without any symbolic link. What is not there is where its name says.
-fn real(root: impl AsFd, path: &Path) -> Result<PathBuf, Unreachable> {
+/// Resolves the symbolic links in `path` below `root`. Missing components are kept.
+fn resolve(root: impl AsFd, path: &Path) -> Result<PathBuf, Unreachable> {
     let mut left: Vec<OsString> = path.iter().rev().map(OsStr::to_owned).collect();
     let (mut at, mut n_links) = (PathBuf::new(), 0);
     while let Some(part) = left.pop() {
         if part == ".." {
-            // At the root, it stays there.
+            // Has no effect at the root.
             at.pop();
             continue;
         }
@@ -175,14 +175,14 @@ fn real(root: impl AsFd, path: &Path) -> Result<PathBuf, Unreachable> {
     Ok(at)
 }
 
-/// Opens what is below `root`, and not through any symbolic link.
+/// Opens a path below `root` without following symbolic links.
 pub(crate) fn open(root: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-/// What has a name in a directory, not followed.
+/// The metadata of a name in a directory, without following symbolic links.
 pub(crate) fn stat(directory: impl AsFd, name: &OsStr) -> Result<Option<Stat>, Errno> {
     match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),
@@ -191,14 +191,14 @@ pub(crate) fn stat(directory: impl AsFd, name: &OsStr) -> Result<Option<Stat>, E
     }
 }
 
-/// Removes what has a name in a directory, and all below. Returns whether there was any.
+/// Removes a name in a directory, recursively. Returns whether it existed.
 pub(crate) fn remove(directory: impl AsFd, name: &OsStr) -> io::Result<bool> {
     match unlinkat(&directory, name, AtFlags::empty()) {
         Ok(()) => Ok(true),
         Err(Errno::NOENT) => Ok(false),
         Err(Errno::ISDIR | Errno::PERM) => {
             let within = open(&directory, Path::new(name), DIRECTORY)?;
-            empty(&within)?;
+            remove_contents(&within)?;
             unlinkat(&directory, name, AtFlags::REMOVEDIR)?;
             Ok(true)
         }
@@ -206,9 +206,9 @@ pub(crate) fn remove(directory: impl AsFd, name: &OsStr) -> io::Result<bool> {
     }
 }
 
-/// Removes all that is in a directory.
-pub(crate) fn empty(directory: impl AsFd) -> io::Result<()> {
-    // Read to the end first: what is removed on the way may hide what follows.
+/// Removes the contents of a directory.
+pub(crate) fn remove_contents(directory: impl AsFd) -> io::Result<()> {
+    // Read to the end first: removing entries while reading can skip others.
     let names: Vec<CString> =
         Dir::read_from(&directory)?.map(|entry| Ok(entry?.file_name().to_owned())).collect::<Result<_, Errno>>()?;
     for name in names.iter().filter(|name| !matches!(name.as_bytes(), b"." | b"..")) {
@@ -217,13 +217,13 @@ pub(crate) fn empty(directory: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// A path to what has a name in a directory, for calls that take only paths; nothing on it can be moved away.
-pub(crate) fn by_descriptor(directory: impl AsFd, name: &OsStr) -> PathBuf {
+/// A path to a name in an open directory, for system calls that take only paths; renames cannot redirect it.
+pub(crate) fn proc_path(directory: impl AsFd, name: &OsStr) -> PathBuf {
     Path::new("/proc/self/fd").join(directory.as_fd().as_raw_fd().to_string()).join(name)
 }
 
-/// The directory that a path is in, and its last part; `None` for the root.
-pub(crate) fn split(path: &Path) -> Option<(PathBuf, OsString)> {
+/// The parent directory of a path, and its last component; `None` for the root.
+pub(crate) fn split_parent(path: &Path) -> Option<(PathBuf, OsString)> {
     match path.components().next_back()? {
         Component::Normal(name) => Some((path.parent().unwrap_or(Path::new("")).to_owned(), name.to_owned())),
         _ => None,
@@ -237,24 +237,24 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn names_become_paths_or_are_refused() {
+    fn names_are_parsed_or_refused() {
         for (name, path) in [("./a//b/./c/", "a/b/c"), (".", ""), ("./", ""), ("..a/b..", "..a/b.."), ("a\n", "a\n")] {
-            assert_eq!(path_of(name.as_bytes()).unwrap(), Path::new(path), "{name:?}");
+            assert_eq!(parse_name(name.as_bytes()).unwrap(), Path::new(path), "{name:?}");
         }
         for (name, path) in [("/etc/passwd", "etc/passwd"), ("/", ""), ("//a/", "a")] {
-            assert_eq!(path_of(name.as_bytes()).unwrap(), Path::new(path), "{name:?}");
+            assert_eq!(parse_name(name.as_bytes()).unwrap(), Path::new(path), "{name:?}");
         }
         for name in ["../a", "a/../b", "a/..", "..", "/..", "/../a"] {
-            assert_eq!(path_of(name.as_bytes()), Err(EntryError::Outside), "{name:?}");
+            assert_eq!(parse_name(name.as_bytes()), Err(EntryError::Outside), "{name:?}");
         }
         let deep = "a/".repeat(257);
         for name in [&b""[..], b"a\0b", &[b'x'; 256], &[b'/'; 1][..0], deep.as_bytes(), &b"ab/".repeat(2000)] {
-            assert!(matches!(path_of(name), Err(EntryError::Name(_))), "{name:?}");
+            assert!(matches!(parse_name(name), Err(EntryError::Name(_))), "{name:?}");
         }
     }
 
     #[test]
-    fn links_lead_no_further_than_the_root_and_what_is_outside_is_left() {
+    fn links_are_resolved_within_the_root() {
         let dir = tempfile::tempdir().unwrap();
         let (root, outside) = (dir.path().join("root"), dir.path().join("outside"));
         fs::create_dir_all(root.join("a/b/c")).unwrap();
@@ -279,7 +279,7 @@ mod tests {
             symlink(target, root.join(link)).unwrap();
         }
         let fd = open(fs::File::open(&root).unwrap(), Path::new(""), OFlags::RDONLY).unwrap();
-        let found = |path: &str| directory(&fd, Path::new(path)).map(|found| found.path);
+        let found = |path: &str| open_directory(&fd, Path::new(path)).map(|found| found.path);
         for (path, leads) in
             [("a/b", "a/b"), ("a/near/c", "a/b/c"), ("a/absolute", "a/b"), ("up/b", "a/b"), ("chain/c", "a/b/c")]
         {
@@ -299,13 +299,13 @@ mod tests {
             }
         }
         let mut made = Vec::new();
-        make_directory(&fd, Path::new("a/x/y"), |path| made.push(path.to_owned())).unwrap();
+        create_directory(&fd, Path::new("a/x/y"), |path| made.push(path.to_owned())).unwrap();
         assert_eq!(made, [Path::new("a/x"), Path::new("a/x/y")]);
         made.clear();
-        let behind = make_directory(&fd, Path::new("dangling/z"), |path| made.push(path.to_owned())).unwrap();
+        let behind = create_directory(&fd, Path::new("dangling/z"), |path| made.push(path.to_owned())).unwrap();
         assert_eq!((behind.path.as_path(), made.len()), (Path::new("x/y/z"), 3));
         assert!(root.join("x/y/z").is_dir());
-        make_directory(&fd, Path::new("a/link/y"), |_| ()).unwrap();
+        create_directory(&fd, Path::new("a/link/y"), |_| ()).unwrap();
         assert!(root.join(outside.strip_prefix("/").unwrap()).join("y").is_dir());
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
         assert!(remove(&fd, OsStr::new("a")).unwrap() && !remove(&fd, OsStr::new("a")).unwrap());

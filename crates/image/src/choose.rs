@@ -2,60 +2,60 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Wanted;
+use crate::StageOptions;
 use crate::error::{ImageError, shown};
 use crate::platform::Platform;
 
-/// How many of what there is an error lists.
+/// Limit of images that an error lists.
 const LISTED: usize = 20;
 
-/// An image that may be the one, and what it is made of.
+/// An image that could be selected.
 pub(crate) struct Candidate<T> {
-    /// A digest: an image may have several names.
+    /// A digest, because an image can have several names.
     pub(crate) id: String,
     pub(crate) name: Option<String>,
     pub(crate) platform: Platform,
     pub(crate) image: T,
 }
 
-/// What was found that may be meant.
-pub(crate) struct Found<T> {
+/// The images found so far.
+pub(crate) struct Candidates<T> {
     candidates: Vec<Candidate<T>>,
-    /// Platforms for which there is something else.
+    /// Platforms of images that do not run on the selected one.
     others: BTreeSet<String>,
-    /// What is listed, would do, and is not there.
+    /// The first missing document of an image that could be selected.
     missing: Option<String>,
 }
 
-impl<T> Found<T> {
+impl<T> Candidates<T> {
     pub(crate) fn new() -> Self {
         Self { candidates: Vec::new(), others: BTreeSet::new(), missing: None }
     }
 
-    /// Takes an image in, if it will do.
-    pub(crate) fn add(&mut self, candidate: Candidate<T>, wanted: &Wanted) {
-        match wanted.platform.rank(&candidate.platform) {
+    /// Adds an image.
+    pub(crate) fn add(&mut self, candidate: Candidate<T>, options: &StageOptions) {
+        match options.platform.rank(&candidate.platform) {
             _ if candidate.platform.is_unknown() => {}
             Some(_) => self.candidates.push(candidate),
-            None => self.add_other(&candidate.platform),
+            None => self.add_other_platform(&candidate.platform),
         }
     }
 
-    /// Notes that there is an image for something else.
-    pub(crate) fn add_other(&mut self, platform: &Platform) {
+    /// Notes an image for another platform.
+    pub(crate) fn add_other_platform(&mut self, platform: &Platform) {
         self.others.insert(shown(platform.to_string().as_bytes()));
     }
 
-    /// Notes what is not there.
+    /// Notes a missing document.
     pub(crate) fn add_missing(&mut self, what: String) {
         self.missing.get_or_insert(what);
     }
 
-    /// The image that is meant. One of another architecture, of which the processor runs programs as well, is so only where there is no
-    /// other. Of those of one name it is the one that does best; those of several names are several images, unless it is the same.
-    pub(crate) fn choose(mut self, wanted: &Wanted) -> Result<T, ImageError> {
-        let rank = |candidate: &Candidate<T>| wanted.platform.rank(&candidate.platform);
-        let is_own = |candidate: &Candidate<T>| wanted.platform.has_architecture_of(&candidate.platform);
+    /// Selects an image. Another architecture that the processor can run (386 on amd64) is considered only if there is no image for its own.
+    /// Of images with one name, the best match is selected; different images with different names are ambiguous.
+    pub(crate) fn choose(mut self, options: &StageOptions) -> Result<T, ImageError> {
+        let rank = |candidate: &Candidate<T>| options.platform.rank(&candidate.platform);
+        let is_own = |candidate: &Candidate<T>| options.platform.has_architecture_of(&candidate.platform);
         if self.candidates.iter().any(is_own) {
             self.candidates.retain(is_own);
         }
@@ -73,12 +73,12 @@ impl<T> Found<T> {
                 let name = candidate.name.as_deref().unwrap_or(&candidate.id);
                 format!("{} ({})", shown(name.as_bytes()), shown(candidate.platform.to_string().as_bytes()))
             });
-            return Err(ImageError::Ambiguous(listed(each)));
+            return Err(ImageError::Ambiguous(join_limited(each)));
         }
         match (self.candidates.pop(), self.missing) {
             (Some(candidate), _) => Ok(candidate.image),
             (None, _) if !self.others.is_empty() => {
-                Err(ImageError::NoPlatform { wanted: wanted.platform.to_string(), found: listed(self.others) })
+                Err(ImageError::NoPlatform { wanted: options.platform.to_string(), found: join_limited(self.others) })
             }
             (None, Some(what)) => Err(ImageError::Missing(what)),
             (None, None) => Err(ImageError::Empty),
@@ -86,11 +86,11 @@ impl<T> Found<T> {
     }
 }
 
-/// What there is, as an error says it.
-pub(crate) fn listed(items: impl IntoIterator<Item = String>) -> String {
+/// A list for an error, of limited length.
+pub(crate) fn join_limited(items: impl IntoIterator<Item = String>) -> String {
     let mut items: Vec<String> = items.into_iter().collect();
     if items.is_empty() {
-        return "such without a name".to_owned();
+        return "images without a name".to_owned();
     }
     let more = items.len().saturating_sub(LISTED);
     items.truncate(LISTED);

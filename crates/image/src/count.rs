@@ -7,19 +7,19 @@ use std::os::unix::fs::MetadataExt as _;
 use bulkhead_core::units::Bytes;
 
 use crate::error::{ImportError, failed};
-use crate::unpack::{Finished, whole_blocks};
+use crate::unpack::{UnpackedTree, whole_blocks};
 
-/// The size of a tree. It follows from names and contents alone, not from where the tree lies.
+/// The size of a tree. Depends on names and contents only, not on the file system of the tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// Files, directories and all else, without the root.
+    /// Number of entries of any type, without the root.
     pub(crate) entries: u64,
-    /// What the files hold, in whole blocks, of which none is all zeroes.
+    /// Size of the files' blocks that are not all zeroes.
     pub(crate) bytes: Bytes,
 }
 
-/// Counts what was unpacked.
-pub(crate) fn count(finished: &Finished) -> Result<Size, ImportError> {
+/// Measures an unpacked tree.
+pub(crate) fn count(finished: &UnpackedTree) -> Result<Size, ImportError> {
     let (mut size, mut linked) = (Size::default(), HashSet::new());
     let mut directories = vec![finished.path.clone()];
     while let Some(directory) = directories.pop() {
@@ -30,9 +30,9 @@ pub(crate) fn count(finished: &Finished) -> Result<Size, ImportError> {
             if found.is_dir() {
                 directories.push(path);
             } else if found.is_file() && (found.nlink() == 1 || linked.insert((found.dev(), found.ino()))) {
-                let held = finished.held.get(&(found.dev(), found.ino()));
-                let held = held.copied().unwrap_or_else(|| whole_blocks(found.len()));
-                size.bytes = Bytes(size.bytes.0.saturating_add(held.0));
+                let allocated = finished.allocated.get(&(found.dev(), found.ino()));
+                let allocated = allocated.copied().unwrap_or_else(|| whole_blocks(found.len()));
+                size.bytes = Bytes(size.bytes.0.saturating_add(allocated.0));
             }
         }
     }
@@ -42,23 +42,24 @@ pub(crate) fn count(finished: &Finished) -> Result<Size, ImportError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::unpack::Held;
+    use crate::unpack::AllocatedBytes;
 
     #[test]
-    fn a_file_of_two_names_counts_once_and_in_whole_blocks() {
+    fn a_file_with_two_names_counts_once_in_whole_blocks() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("a")).unwrap();
         fs::write(dir.path().join("a/one"), vec![1; 4097]).unwrap();
         fs::hard_link(dir.path().join("a/one"), dir.path().join("two")).unwrap();
         fs::write(dir.path().join("empty"), "").unwrap();
         std::os::unix::fs::symlink("a", dir.path().join("link")).unwrap();
-        let mut finished = Finished { path: dir.path().to_owned(), held: Held::new(), left_out: Vec::new() };
+        let mut finished =
+            UnpackedTree { path: dir.path().to_owned(), allocated: AllocatedBytes::new(), left_out: Vec::new() };
         assert_eq!(count(&finished).unwrap(), Size { entries: 5, bytes: Bytes(8192) });
-        // What a file holds is not its length.
+        // Holes do not count.
         let sparse = fs::File::create(dir.path().join("sparse")).unwrap();
         sparse.set_len(1 << 40).unwrap();
         let found = sparse.metadata().unwrap();
-        finished.held.insert((found.dev(), found.ino()), Bytes(4096));
+        finished.allocated.insert((found.dev(), found.ino()), Bytes(4096));
         assert_eq!(count(&finished).unwrap(), Size { entries: 6, bytes: Bytes(12_288) });
     }
 }

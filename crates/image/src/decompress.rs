@@ -8,33 +8,33 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use crate::error::{ArchiveError, ImportError, reading};
 
-/// Compressions that are named in errors, and not supported.
-const OTHERS: [(&[u8], &str); 4] =
+/// Unsupported formats, which are recognised for the error.
+const UNSUPPORTED: [(&[u8], &str); 4] =
     [(b"\xfd7zXZ\0", "xz"), (b"BZh", "bzip2"), (b"\x04\x22\x4d\x18", "lz4"), (b"LZIP", "lzip")];
 
-/// The most memory that a zstd stream gets for its window: what `zstd --ultra -22` needs.
+/// Limit of the window of a zstd stream: `zstd --ultra -22` needs as much.
 const MAX_WINDOW_BYTES: u64 = 128 << 20;
 
-/// What a stream holds, decompressed if it is compressed.
+/// Reads a stream, and decompresses it if it is compressed.
 ///
 /// # Errors
 /// [`ArchiveError::Compression`]; [`ImportError::Input`].
 pub(crate) fn open<'a>(input: impl Read + 'a, name: &str) -> Result<Box<dyn Read + 'a>, ImportError> {
     let mut input = BufReader::with_capacity(1 << 16, input);
-    // A pipe may give less than a buffer at a time, but hardly less than these few bytes.
+    // A read from a pipe can be short, but hardly shorter than a magic number.
     let start = input.fill_buf().map_err(|error| reading(name, error))?;
-    if let Some((_, compression)) = OTHERS.iter().find(|(magic, _)| start.starts_with(magic)) {
+    if let Some((_, compression)) = UNSUPPORTED.iter().find(|(magic, _)| start.starts_with(magic)) {
         return Err(ImportError::Archive { archive: name.to_owned(), reason: ArchiveError::Compression(compression) });
     }
     Ok(match start {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(input)),
-        // A frame, or one to be skipped.
+        // A frame, or a skippable frame.
         [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Box::new(Zstd::new(input)),
         _ => Box::new(input),
     })
 }
 
-/// A zstd stream: frames one after the other, some of which are to be skipped.
+/// A zstd stream: a sequence of frames, some of which are skippable.
 struct Zstd<R> {
     decoder: FrameDecoder,
     input: R,
@@ -48,8 +48,8 @@ impl<R: BufRead> Zstd<R> {
         Self { decoder, input, in_frame: false }
     }
 
-    /// Comes to the next frame; `false` at the end.
-    fn begin(&mut self) -> io::Result<bool> {
+    /// Starts the next frame; `false` at the end.
+    fn next_frame(&mut self) -> io::Result<bool> {
         while !self.input.fill_buf()?.is_empty() {
             match self.decoder.reset(&mut self.input) {
                 Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
@@ -58,7 +58,7 @@ impl<R: BufRead> Zstd<R> {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
                 }
-                begun => return begun.map(|()| true).map_err(damaged),
+                started => return started.map(|()| true).map_err(damaged),
             }
         }
         Ok(false)
@@ -72,7 +72,7 @@ impl<R: BufRead> Read for Zstd<R> {
         }
         loop {
             if !self.in_frame {
-                self.in_frame = self.begin()?;
+                self.in_frame = self.next_frame()?;
                 if !self.in_frame {
                     return Ok(0);
                 }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn each_compression_is_seen_and_read_to_its_end() {
+    fn each_compression_is_detected_and_read_to_its_end() {
         let text: Vec<u8> = (0..200_000_u32).flat_map(|n| (n / 7).to_le_bytes()).collect();
         let zstd = compress_to_vec(&text[..], CompressionLevel::Fastest);
         let skipped = [&[0x53, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 9, 9, 9][..], &zstd, &zstd].concat();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_damaged_is_told() {
+    fn truncation_and_damage_are_reported() {
         let text = vec![7; 300_000];
         let zstd = compress_to_vec(&text[..], CompressionLevel::Fastest);
         for whole in [gzip(&text), zstd] {

@@ -1,32 +1,32 @@
-//! Image sources of `docker save` and `podman save`: `manifest.json` lists images, each with its image layers in order, which are archives
-//! beside it. Newer ones are OCI layouts as well, and read as such; the oldest ones are in `docker/legacy.rs`.
+//! Image sources of `docker save` and `podman save`: `manifest.json` lists images, each with its image layers in order, which are archives in
+//! the same directory. Newer versions also write an OCI layout, which is preferred; for the oldest ones, see `docker/legacy.rs`.
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use crate::Wanted;
-use crate::choose::{Candidate, Found};
+use crate::StageOptions;
+use crate::choose::{Candidate, Candidates};
 use crate::error::{ImageError, ImportError};
-use crate::image_layer::{ImageLayer, Known};
+use crate::image_layer::{ExpectedDigest, ImageLayer};
 use crate::platform::Platform;
 use crate::reference;
-use crate::store::{Store, digest, hex_of};
+use crate::store::{Store, digest_hex, format_digest};
 
 mod legacy;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use legacy::Legacy;
+pub(crate) use legacy::LegacyArchive;
 
-/// Where such an archive says what is in it.
+/// The list of images in such an archive.
 const MANIFEST: &str = "manifest.json";
 
-/// The most images of an archive that are looked at.
+/// Limit of images in an archive.
 const MAX_IMAGES: usize = 4096;
 
-/// An image of an archive.
+/// An image in the list.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Image {
@@ -36,7 +36,7 @@ struct Image {
     layers: Option<Vec<String>>,
 }
 
-/// What is read of a configuration.
+/// The fields of an image configuration that are used.
 #[derive(Deserialize)]
 struct Config {
     #[serde(flatten)]
@@ -51,18 +51,18 @@ struct RootFs {
     diff_ids: Vec<String>,
 }
 
-/// A directory with what such an archive holds.
+/// A directory with the contents of such an archive.
 #[derive(Debug)]
-pub(crate) struct Saved {
+pub(crate) struct DockerArchive {
     pub(crate) store: Store,
     images: Vec<Image>,
 }
 
 impl Image {
-    /// Its names, the first for errors: its tags, or else the digest of its configuration.
+    /// Its names: tags, and the digest of its configuration. Errors use the first one.
     fn names(&self) -> Vec<String> {
         let mut names = self.repo_tags.clone().unwrap_or_default();
-        if let Some(id) = id(&self.config) {
+        if let Some(id) = digest_in_name(&self.config) {
             names.push(id);
         }
         if names.is_empty() {
@@ -72,48 +72,48 @@ impl Image {
     }
 }
 
-impl Saved {
-    /// Opens a directory that holds such an archive; gives it back if it holds something else.
+impl DockerArchive {
+    /// Opens a directory with the contents of such an archive; returns the store if it contains something else.
     pub(crate) fn open(store: Store) -> Result<Result<Self, Store>, ImportError> {
         if !store.has(MANIFEST) {
             return Ok(Err(store));
         }
-        // Another document of that name may be part of a tree, and larger.
+        // A tree can contain another file of that name, which can be larger.
         let bytes = match store.read(MANIFEST, &store.file(Path::new(MANIFEST), MANIFEST)?) {
             Err(ImportError::Image { reason: ImageError::TooLarge(_), .. }) => return Ok(Err(store)),
             read => read?,
         };
         match serde_json::from_slice::<Vec<Image>>(&bytes) {
-            Ok(images) if images.len() > MAX_IMAGES => Err(store.wrong(ImageError::TooMany)),
+            Ok(images) if images.len() > MAX_IMAGES => Err(store.error(ImageError::TooMany)),
             Ok(images) if !images.is_empty() => Ok(Ok(Self { store, images })),
             _ => Ok(Err(store)),
         }
     }
 
-    /// The layers of the image that is wanted, the lowest first.
-    pub(crate) fn layers(&self, wanted: &Wanted) -> Result<Vec<ImageLayer>, ImportError> {
+    /// The layers of the selected image, lowest first.
+    pub(crate) fn layers(&self, options: &StageOptions) -> Result<Vec<ImageLayer>, ImportError> {
         let mut images = self.images.clone();
-        if let Some(name) = &wanted.reference {
-            images = reference::pick(images, Image::names, name).map_err(|reason| self.store.wrong(reason))?;
+        if let Some(name) = &options.reference {
+            images = reference::select(images, Image::names, name).map_err(|reason| self.store.error(reason))?;
         }
-        let mut found = Found::new();
+        let mut found = Candidates::new();
         for image in images {
             match self.config(&image) {
                 Ok((id, mut config)) => {
-                    // Configurations from before 2014 have none.
+                    // Configurations before 2014 have no platform.
                     if config.platform.architecture.is_empty() {
-                        config.platform = wanted.platform.clone();
+                        config.platform = options.platform.clone();
                     }
                     let (name, platform) = (image.names().into_iter().next(), config.platform);
                     let image = (image, config.rootfs.diff_ids);
-                    found.add(Candidate { id, name, platform, image }, wanted);
+                    found.add(Candidate { id, name, platform, image }, options);
                 }
-                // Another may be meant.
+                // Another image may be selected.
                 Err(ImportError::Image { reason: ImageError::Missing(what), .. }) => found.add_missing(what),
                 Err(error) => return Err(error),
             }
         }
-        let (image, diff_ids) = found.choose(wanted).map_err(|reason| self.store.wrong(reason))?;
+        let (image, diff_ids) = found.choose(options).map_err(|reason| self.store.error(reason))?;
         self.layers_of(&image, diff_ids)
     }
 
@@ -122,24 +122,24 @@ impl Saved {
         let name = &image.config;
         let bytes = self.store.read(name, &self.store.file(Path::new(name), name)?)?;
         let hasher = Sha256::new_with_prefix(&bytes);
-        if let Some(id) = id(name) {
+        if let Some(id) = digest_in_name(name) {
             self.store.verify(&id, hasher.clone())?;
         }
-        Ok((digest(hasher), self.store.parse(name, &bytes)?))
+        Ok((format_digest(hasher), self.store.parse(name, &bytes)?))
     }
 
     fn layers_of(&self, image: &Image, diff_ids: Vec<String>) -> Result<Vec<ImageLayer>, ImportError> {
         let paths = image.layers.clone().unwrap_or_default();
-        self.store.check_number(paths.len())?;
+        self.store.check_n_layers(paths.len())?;
         if !diff_ids.is_empty() && diff_ids.len() != paths.len() {
-            let cause = format!("it has digests of {} layers, and there are {}", diff_ids.len(), paths.len());
-            return Err(self.store.wrong(ImageError::Document { document: image.config.clone(), cause }));
+            let cause = format!("it has the digests of {} layers, but there are {}", diff_ids.len(), paths.len());
+            return Err(self.store.error(ImageError::Document { document: image.config.clone(), cause }));
         }
-        let mut digests = diff_ids.into_iter().map(Known::Content);
+        let mut digests = diff_ids.into_iter().map(ExpectedDigest::Content);
         let layers = paths.into_iter().map(|path| ImageLayer {
             name: format!("layer {path}"),
             path: PathBuf::from(path),
-            digest: digests.next().unwrap_or(Known::Nothing),
+            digest: digests.next().unwrap_or(ExpectedDigest::Unknown),
         });
         let layers: Vec<ImageLayer> = layers.collect();
         // Missing files are reported before anything is unpacked.
@@ -148,10 +148,10 @@ impl Saved {
     }
 }
 
-/// The digest that the name of a configuration tells: `HEX.json`, `sha256:HEX` or `blobs/sha256/HEX`.
-fn id(config: &str) -> Option<String> {
+/// The digest in the name of a configuration: `HEX.json`, `sha256:HEX` or `blobs/sha256/HEX`.
+fn digest_in_name(config: &str) -> Option<String> {
     let name = config.rsplit('/').next()?;
     let name = name.strip_suffix(".json").unwrap_or(name);
     let id = format!("sha256:{}", name.strip_prefix("sha256:").unwrap_or(name));
-    hex_of(&id).is_some().then_some(id)
+    digest_hex(&id).is_some().then_some(id)
 }

@@ -12,100 +12,100 @@ mod image;
 
 pub use image::ImageError;
 
-/// Longest part of a hostile name that is shown, in characters.
+/// Limit of an untrusted name in an error, in characters.
 const SHOWN: usize = 200;
 
 /// Why a source cannot be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// Owners and device nodes are root's to set.
-    #[error("only root can set the owners of the source and make its device nodes")]
+    /// Only root can set owners and create device nodes.
+    #[error("only root can set the owners of the source and create its device nodes")]
     NotRoot,
-    /// A file or directory cannot be used.
+    /// An operation on a file or directory failed.
     #[error(transparent)]
     Io(#[from] PathError),
     /// A directory cannot be imported as it is.
     #[error("{path}: {reason}", path = path.display())]
     Directory {
-        /// The directory, or what is in it.
+        /// The directory, or an entry in it.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: DirectoryError,
     },
     /// An archive cannot be read.
     #[error("{archive}: {reason}")]
     Archive {
-        /// Its path, or the layer that it is.
+        /// Its path, or the name of the layer.
         archive: String,
-        /// Why not.
+        /// The reason.
         reason: ArchiveError,
     },
     /// The input of an archive failed.
     #[error("cannot read {archive}")]
     Input {
-        /// Its path, or the layer that it is.
+        /// Its path, or the name of the layer.
         archive: String,
-        /// The operating system's reason.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// What is packed cannot be written.
+    /// Writing the packed archive failed.
     #[error("cannot write the archive")]
     Output(#[source] io::Error),
-    /// An entry of an archive cannot be had.
+    /// An entry of an archive is refused.
     #[error("{archive}: entry \"{entry}\" {reason}")]
     Entry {
-        /// The archive's path, or the layer that it is.
+        /// Path of the archive, or the name of the layer.
         archive: String,
-        /// The entry's name, made harmless.
+        /// Name of the entry, with control characters escaped.
         entry: String,
-        /// Why not.
+        /// The reason.
         reason: EntryError,
     },
-    /// An entry of an archive cannot be made.
+    /// Creating an entry of an archive failed.
     #[error("{archive}: cannot {operation} \"{entry}\"")]
     Make {
-        /// The archive's path, or the layer that it is.
+        /// Path of the archive, or the name of the layer.
         archive: String,
-        /// What was tried.
+        /// The operation.
         operation: &'static str,
-        /// The entry's name, made harmless.
+        /// Name of the entry, with control characters escaped.
         entry: String,
-        /// The operating system's reason.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// Attributes cannot be kept, and were to be.
+    /// Attributes cannot be kept, although `strict` was requested.
     #[error("{archive}: not all attributes can be kept: {left_out}")]
     LeftOut {
-        /// The archive's path.
+        /// Path of the archive.
         archive: String,
-        /// Which, of how many entries, and why.
+        /// The attributes, with the number of entries and the reason.
         left_out: String,
     },
-    /// An image of an OCI layout, or of what `docker save` wrote, cannot be used.
+    /// An image in an OCI layout or in an archive of `docker save` cannot be used.
     #[error("{layout}: {reason}", layout = layout.display())]
     Image {
         /// The layout or archive.
         layout: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: ImageError,
     },
 }
 
-/// What is wrong with a directory.
+/// Why a directory is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DirectoryError {
-    /// What is mounted there would come along.
+    /// Another file system is mounted in it, and would be imported as well.
     #[error("another file system is mounted there")]
     OtherMount,
-    /// It would be imported into itself.
-    #[error("the staging directory lies in it")]
+    /// It contains the staging directory, so that it would be unpacked into itself.
+    #[error("it contains the staging directory")]
     HasStaging,
-    /// A file became shorter while it was read, or something else.
+    /// A file became shorter or was replaced while it was read.
     #[error("it was changed while it was read")]
     Changed,
-    /// It has what an archive cannot say.
+    /// It contains something that an archive cannot represent.
     #[error("it has {0}, which cannot be archived")]
     Unpackable(&'static str),
 }
@@ -113,62 +113,62 @@ pub enum DirectoryError {
 /// What is wrong with an archive.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArchiveError {
-    /// It is something else.
+    /// The format is unknown.
     #[error("it is not a directory, tar archive or OCI image")]
     Unknown,
-    /// It is compressed in a way that is not read.
+    /// The compression is not supported.
     #[error("it is compressed with {0}, which is not supported")]
     Compression(&'static str),
-    /// It ends too soon.
+    /// It is truncated.
     #[error("it is cut off")]
     CutOff,
-    /// It is not as it was written.
+    /// Its content is invalid.
     #[error("it is damaged: {0}")]
     Damaged(String),
 }
 
-/// What is wrong with an entry.
+/// Why an entry is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
-    /// Its name has `..`.
+    /// Its name contains `..`.
     #[error("has a name that leads out of the archive")]
     Outside,
-    /// Its name cannot be had.
+    /// Its name is invalid.
     #[error("has a name that {0}")]
     Name(&'static str),
-    /// Its name leads through symbolic links without an end.
+    /// Its name leads through a loop of symbolic links.
     #[error("is behind the symbolic link \"{0}\", which is part of a loop")]
     LinkLoop(String),
-    /// Its name leads through what is no directory.
+    /// Its name leads through a file that is not a directory.
     #[error("is in something that is not a directory")]
     NotInDirectory,
-    /// It is a hard link that leads nowhere.
+    /// It is a hard link whose target does not exist.
     #[error("is a hard link to \"{0}\", which does not exist")]
     NoTarget(String),
-    /// It is a hard link whose target cannot be one.
+    /// It is a hard link whose target is invalid.
     #[error("is a hard link to \"{target}\", which {reason}")]
     BadTarget {
-        /// The target's name.
+        /// Name of the target.
         target: String,
-        /// What is wrong with it.
+        /// Why the target is invalid.
         reason: Box<EntryError>,
     },
-    /// It is of no kind that a file system has.
+    /// Its type is not supported.
     #[error("is of type '{0}', which is not supported")]
     Type(char),
-    /// It is stored without its holes, and where these are is not to be found out.
+    /// It is a sparse file with an invalid map.
     #[error("is a sparse file whose map cannot be read")]
     Sparse,
-    /// A number in it cannot be had.
-    #[error("has {0} that no file can have")]
+    /// A number in its header is out of range.
+    #[error("has {0} out of range")]
     Number(&'static str),
-    /// The root of the tree is to be something else than a directory.
+    /// It would replace the root of the tree with something other than a directory.
     #[error("is the root of the tree, but not a directory")]
     Root,
 }
 
 impl ImportError {
-    /// What kind of error it is.
+    /// The code of the error.
     #[must_use]
     pub fn code(&self) -> Code {
         use std::io::ErrorKind as K;
@@ -195,7 +195,7 @@ impl ImportError {
         }
     }
 
-    /// As a fault about `object`, with what to do about it.
+    /// Converts the error to a fault about `object`, with a hint.
     #[must_use]
     pub fn fault(&self, object: impl Display) -> Fault {
         let fault = Fault::new(self.code(), object, chain(self));
@@ -205,7 +205,7 @@ impl ImportError {
         }
     }
 
-    /// The situation, where front ends word the remedy in their own way.
+    /// The reason, for which each front end words its own hint.
     fn reason(&self) -> Option<Reason> {
         match self {
             Self::Directory { reason: DirectoryError::HasStaging, .. } => Some(Reason::StagingInSource),
@@ -220,7 +220,7 @@ impl ImportError {
         }
     }
 
-    /// What to do about one that has no reason; empty for those that have one.
+    /// The hint of an error without a reason; empty for those with one.
     fn hint(&self) -> &'static str {
         match self {
             Self::Directory { reason: DirectoryError::HasStaging, .. }
@@ -232,18 +232,16 @@ impl ImportError {
             Self::Directory { reason: DirectoryError::Changed, .. } => "import it while it does not change",
             Self::Directory { reason: DirectoryError::Unpackable(_), .. } => "rename or remove it, and import again",
             Self::Archive { reason: ArchiveError::Unknown, .. } => {
-                "give a directory, a tar archive (plain, gzip or zstd), an OCI layout, or what `docker save` writes"
+                "specify a directory, a tar archive (plain, gzip or zstd), an OCI layout, or the output of `docker save`"
             }
             Self::Archive { .. } => "get or create the archive again",
             Self::Entry { reason: EntryError::Sparse, .. } => "get the archive again, or create it without `--sparse`",
-            Self::Entry { reason: EntryError::LinkLoop(_), .. } => {
-                "create the archive without links that lead to each other"
-            }
+            Self::Entry { reason: EntryError::LinkLoop(_), .. } => "create the archive without loops of symbolic links",
             Self::LeftOut { .. } => "remove them from the source, or import it without `strict`",
             Self::Entry { .. } => "do not trust this archive; import one whose entries all stay within it",
             Self::Image { reason, .. } => reason.hint(),
             Self::Io(_) | Self::Input { .. } | Self::Output(_) | Self::Make { .. } => match self.code() {
-                Code::NotFound => "look for the path",
+                Code::NotFound => "check the path",
                 Code::PermissionDenied => "run it as root, outside of containers",
                 Code::NoSpace | Code::Unsupported => "",
                 _ => "check the kernel log, and import again",
@@ -252,7 +250,7 @@ impl ImportError {
     }
 }
 
-/// A name out of an archive as text that does nothing to a terminal.
+/// A name from an archive as text, with control characters escaped.
 pub(crate) fn shown(name: &[u8]) -> String {
     let text = String::from_utf8_lossy(name);
     let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
@@ -262,13 +260,13 @@ pub(crate) fn shown(name: &[u8]) -> String {
     shown
 }
 
-/// A failure of the operating system at a path.
+/// An error of the operating system on a path.
 pub(crate) fn failed(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> ImportError {
     let path = path.to_owned();
     move |source| PathError::new(operation, &path, source).into()
 }
 
-/// What a failure to read an archive means: it may be the archive, or the disk that it is on.
+/// Classifies a failed read of an archive: the archive is damaged, or its disk failed.
 pub(crate) fn reading(archive: &str, error: io::Error) -> ImportError {
     let archive = archive.to_owned();
     let mut next: Option<&(dyn Error + 'static)> = Some(&error);

@@ -1,4 +1,4 @@
-//! Layers of an OCI or Docker image (not of copy-on-write): archives that are read to their ends, and verified.
+//! Layers of an OCI or Docker image, which are archives (not layers of copy-on-write). Each is read to its end and verified.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -13,21 +13,21 @@ use crate::store::Store;
 /// A layer of the selected image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ImageLayer {
-    /// What it is called in errors.
+    /// Its name in errors.
     pub(crate) name: String,
-    /// Where it is.
+    /// Its path in the store.
     pub(crate) path: PathBuf,
-    pub(crate) digest: Known,
+    pub(crate) digest: ExpectedDigest,
 }
 
-/// The digest of an image layer that is known in advance.
+/// The expected digest of an image layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// The digest of its file.
+pub(crate) enum ExpectedDigest {
+    /// Of its file, which can be compressed.
     File(String),
-    /// The digest of what is in the file, decompressed.
+    /// Of its decompressed content.
     Content(String),
-    Nothing,
+    Unknown,
 }
 
 /// Reads an image layer to its end, and verifies it.
@@ -39,39 +39,39 @@ pub(crate) fn read_image_layer(
     let name = &layer.name;
     let file = store.file(&layer.path, name)?;
     match &layer.digest {
-        Known::File(digest) => {
-            let mut input = Hashing { input: file, hasher: Sha256::new() };
+        ExpectedDigest::File(digest) => {
+            let mut input = HashingReader { input: file, hasher: Sha256::new() };
             let outcome =
                 decompress::open(&mut input, name).and_then(|opened| read(&mut Archive::new(opened, name, true), name));
             // Damage has many symptoms; a wrong digest is the clearest.
             store.verify(digest, input.finish(name)?)?;
             outcome
         }
-        Known::Content(digest) => {
-            let mut input = Hashing { input: decompress::open(file, name)?, hasher: Sha256::new() };
+        ExpectedDigest::Content(digest) => {
+            let mut input = HashingReader { input: decompress::open(file, name)?, hasher: Sha256::new() };
             let outcome = read(&mut Archive::new(Box::new(&mut input), name, true), name);
             store.verify(digest, input.finish(name)?)?;
             outcome
         }
-        Known::Nothing => read(&mut Archive::new(decompress::open(file, name)?, name, false), name),
+        ExpectedDigest::Unknown => read(&mut Archive::new(decompress::open(file, name)?, name, false), name),
     }
 }
 
-/// Hashes what is read.
-struct Hashing<R> {
+/// Hashes all bytes that are read.
+struct HashingReader<R> {
     input: R,
     hasher: Sha256,
 }
 
-impl<R: Read> Hashing<R> {
-    /// Reads what is left.
+impl<R: Read> HashingReader<R> {
+    /// Reads to the end.
     fn finish(mut self, name: &str) -> Result<Sha256, ImportError> {
         io::copy(&mut self, &mut io::sink()).map_err(|error| reading(name, error))?;
         Ok(self.hasher)
     }
 }
 
-impl<R: Read> Read for Hashing<R> {
+impl<R: Read> Read for HashingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(buffer)?;
         self.hasher.update(&buffer[..read]);

@@ -1,10 +1,10 @@
 //! Image sources: a directory, a tar archive, an OCI image layout, or an archive of `docker save`. The client packs a directory as an archive
-//! ([`Source`]); the worker makes a directory tree of an archive ([`stage`]).
+//! ([`Source`]); the worker unpacks an archive to a directory tree ([`stage`]).
 //!
-//! These are parsers of untrusted input: no name leads out of the tree, the kernel follows no symbolic link of an archive, and the memory that a
-//! header takes is bounded.
+//! These are parsers of untrusted input: no name leads out of the tree, the kernel follows no symbolic link of an archive, and memory per
+//! header is bounded.
 //!
-//! Owns: archives, image layers, and where they are unpacked. Does not: know volumes, or make file systems.
+//! Owns: archives, image layers, and the staging directory. Does not: know volumes, or create file systems.
 
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,7 @@ mod tests;
 mod unpack;
 
 use archive::Archive;
-use docker::{Legacy, Saved};
+use docker::{DockerArchive, LegacyArchive};
 use error::failed;
 pub use error::{ArchiveError, DirectoryError, EntryError, ImageError, ImportError};
 use image_layer::{ImageLayer, read_image_layer};
@@ -48,20 +48,20 @@ pub use pack::Source;
 pub use platform::{BadPlatform, Platform};
 use staging::Staging;
 use store::Store;
-use unpack::{Finished, Meter, Unpacked};
+use unpack::{Meter, UnpackedTree, Unpacker};
 
-/// Which image of several is wanted.
+/// How to import an archive, and which of several images.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
-    /// The platform that it runs on.
+pub struct StageOptions {
+    /// The platform that the image must run on.
     pub platform: Platform,
-    /// Its name, with or without registry and tag, its tag, or its digest.
+    /// Name of the image, with or without registry and tag; or its tag, or its digest.
     pub reference: Option<String>,
-    /// Whether a source with attributes that cannot be kept is refused.
+    /// Whether to refuse a source with attributes that cannot be kept.
     pub strict: bool,
 }
 
-/// A directory tree to be imported. What was unpacked for it goes when it is dropped.
+/// A directory tree to import. Its staging directory is removed when this is dropped.
 #[derive(Debug)]
 pub struct Tree {
     path: PathBuf,
@@ -71,31 +71,31 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Where it is.
+    /// Path of the tree.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How many files, directories and so on are in it.
+    /// Number of entries, without the root: files, directories, links and so on.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.size.entries
     }
 
-    /// What its files hold, without their holes.
+    /// Size of the contents of its files, without holes.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         self.size.bytes
     }
 
-    /// The attributes that were left out.
+    /// The extended attributes that were omitted.
     #[must_use]
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
     }
 
-    /// An empty directory for what else is needed on the way; it goes with the tree.
+    /// Creates an empty directory for temporary files, which is removed with the tree.
     ///
     /// # Errors
     /// [`ImportError::Io`].
@@ -106,16 +106,16 @@ impl Tree {
     }
 }
 
-/// Makes a directory tree of an archive that is called `name` in errors: in `staging`, to which nobody but root can write, or which is
-/// sticky. `progress` hears how much was unpacked.
+/// Unpacks an archive to a directory tree below `staging`, which must be writable for root only, or sticky. Errors call the archive
+/// `name`. `progress` is called with the number of bytes unpacked so far.
 ///
 /// # Errors
-/// [`ImportError`]; nothing is left in `staging` then.
+/// [`ImportError`]; nothing is left in `staging` in that case.
 pub fn stage(
     archive: impl Read,
     name: &str,
     staging: &Path,
-    wanted: &Wanted,
+    options: &StageOptions,
     mut progress: impl FnMut(Bytes),
 ) -> Result<Tree, ImportError> {
     if !geteuid().is_root() {
@@ -125,25 +125,22 @@ pub fn stage(
     let staging = Staging::create(&within)?;
     let mut meter = Meter::new(&mut progress);
     let unpacked = unpack_archive(archive, name, &staging.path().join("archive"), &mut meter)?;
-    let finished = match unpack_image(&unpacked.path, name, wanted, &staging, &mut meter)? {
+    let finished = match unpack_image(&unpacked.path, name, options, &staging, &mut meter)? {
         None => unpacked,
         Some(finished) => {
             fs::remove_dir_all(&unpacked.path).map_err(failed("remove", &unpacked.path))?;
             finished
         }
     };
-    if wanted.strict && !finished.left_out.is_empty() {
-        return Err(ImportError::LeftOut {
-            archive: name.to_owned(),
-            left_out: attributes::listed(&finished.left_out),
-        });
+    if options.strict && !finished.left_out.is_empty() {
+        return Err(ImportError::LeftOut { archive: name.to_owned(), left_out: attributes::join(&finished.left_out) });
     }
     let size = count::count(&finished)?;
     Ok(Tree { path: finished.path, size, left_out: finished.left_out, staging })
 }
 
-fn unpack_archive(input: impl Read, name: &str, to: &Path, meter: &mut Meter<'_>) -> Result<Finished, ImportError> {
-    let mut unpacked = Unpacked::create(to)?;
+fn unpack_archive(input: impl Read, name: &str, to: &Path, meter: &mut Meter<'_>) -> Result<UnpackedTree, ImportError> {
+    let mut unpacked = Unpacker::create(to)?;
     let mut archive = Archive::new(decompress::open(input, name)?, name, false);
     unpacked.unpack(&mut archive, name, false, meter)?;
     unpacked.finish()
@@ -153,46 +150,46 @@ fn unpack_archive(input: impl Read, name: &str, to: &Path, meter: &mut Meter<'_>
 fn unpack_image(
     directory: &Path,
     name: &str,
-    wanted: &Wanted,
+    options: &StageOptions,
     staging: &Staging,
     meter: &mut Meter<'_>,
-) -> Result<Option<Finished>, ImportError> {
-    let Some((store, layers)) = layers(Store::open(directory, name)?, wanted)? else { return Ok(None) };
-    let mut unpacked = Unpacked::create(&staging.path().join("tree"))?;
+) -> Result<Option<UnpackedTree>, ImportError> {
+    let Some((store, layers)) = layers(Store::open(directory, name)?, options)? else { return Ok(None) };
+    let mut unpacked = Unpacker::create(&staging.path().join("tree"))?;
     for layer in &layers {
-        // Whiteouts of an image layer apply to those below it, wherever in the layer they are.
+        // Whiteouts apply to lower layers only, wherever they are in a layer: hence two passes.
         read_image_layer(&store, layer, |archive, name| unpacked.apply_whiteouts(archive, name))?;
         read_image_layer(&store, layer, |archive, name| unpacked.unpack(archive, name, true, meter))?;
     }
     unpacked.finish().map(Some)
 }
 
-/// The layers of the image that is wanted; `None` if there are no images. What is a layout for OCI and for Docker is one for OCI.
-fn layers(store: Store, wanted: &Wanted) -> Result<Option<(Store, Vec<ImageLayer>)>, ImportError> {
+/// The layers of the selected image; `None` if there are no images. What can be read as an OCI layout and as `docker save`'s is read as OCI.
+fn layers(store: Store, options: &StageOptions) -> Result<Option<(Store, Vec<ImageLayer>)>, ImportError> {
     let store = match Layout::open(store) {
         Ok(layout) => {
-            let layers = layout.layers(wanted)?;
+            let layers = layout.layers(options)?;
             return Ok(Some((layout.store, layers)));
         }
         Err(store) => store,
     };
-    let store = match Saved::open(store)? {
+    let store = match DockerArchive::open(store)? {
         Ok(saved) => {
-            let layers = saved.layers(wanted)?;
+            let layers = saved.layers(options)?;
             return Ok(Some((saved.store, layers)));
         }
         Err(store) => store,
     };
-    let store = match Legacy::open(store)? {
+    let store = match LegacyArchive::open(store)? {
         Ok(legacy) => {
-            let layers = legacy.layers(wanted)?;
+            let layers = legacy.layers(options)?;
             return Ok(Some((legacy.store, layers)));
         }
         Err(store) => store,
     };
-    // Nobody means the files of an image that is not whole.
+    // An incomplete layout is an error: importing its files as a tree is never intended.
     if store.has(layout::MARKER) {
-        return Err(store.wrong(ImageError::Missing(layout::INDEX.to_owned())));
+        return Err(store.error(ImageError::Missing(layout::INDEX.to_owned())));
     }
     Ok(None)
 }

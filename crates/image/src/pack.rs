@@ -1,8 +1,8 @@
-//! Image sources as archives: a file is one already, and a directory is packed as POSIX tar with extended headers: owners, modes, times in
-//! seconds, extended attributes, access lists as text, hard links, devices and holes (GNU's sparse format 1.0). Sockets are left out. The
-//! directory is read with the rights of the caller.
+//! Image sources as archives. A file is sent unchanged; a directory is packed as POSIX tar with extended headers: owners, modes, times in
+//! seconds, extended attributes, ACLs as text, hard links, devices and holes (GNU's sparse format 1.0). Sockets are omitted. The directory is
+//! read with the caller's permissions.
 //!
-//! Names are sorted, so that the same directory gives the same archive.
+//! Names are sorted, so that packing is deterministic.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
@@ -16,8 +16,8 @@ use rustix::io::Errno;
 use tar::{EntryType, Header};
 
 use crate::acl::Acl;
-use crate::archive::{XATTR, encoded, sparse_word};
-use crate::attributes::acl_word;
+use crate::archive::{XATTR, escape_name, sparse_keyword};
+use crate::attributes::acl_keyword;
 use crate::error::{DirectoryError, ImportError, failed};
 use crate::unpack::attributes;
 
@@ -25,26 +25,26 @@ mod holes;
 #[cfg(test)]
 mod tests;
 
-/// Bytes of a block.
+/// Size of a block, bytes.
 const BLOCK: usize = 512;
 
-/// The largest number of a device that a header has room for.
+/// Limit of a device number in a header.
 const MAX_DEVICE: u32 = 0o777_7777;
 
-/// The largest value of an extended attribute (`XATTR_SIZE_MAX`).
+/// Limit of the value of an extended attribute, bytes (`XATTR_SIZE_MAX`).
 const MAX_XATTR: usize = 64 << 10;
 
-/// What is to be imported, where it is.
+/// A source to import.
 #[derive(Debug)]
 pub enum Source {
-    /// An archive, or a pipe that one comes from.
+    /// An archive, or a pipe that delivers one.
     Archive(PathBuf, File),
     /// A directory.
     Directory(PathBuf),
 }
 
 impl Source {
-    /// Opens a source. What is unpacked on the way must not lie in it.
+    /// Opens a source, which must not contain the staging directory.
     ///
     /// # Errors
     /// [`ImportError`].
@@ -62,54 +62,58 @@ impl Source {
         Ok(Self::Directory(directory))
     }
 
-    /// Writes it as an archive.
+    /// Writes the source as an archive.
     ///
     /// # Errors
-    /// [`ImportError`]; [`ImportError::Output`] when it cannot be written.
+    /// [`ImportError`]; [`ImportError::Output`] if writing fails.
     pub fn write_to(self, out: &mut impl Write) -> Result<(), ImportError> {
         match self {
             Self::Archive(path, mut file) => copy(&mut file, &path, u64::MAX, out).map(drop),
             Self::Directory(path) => {
-                let mount = mount_of(&path)?;
-                let mut packing = Packing { root: &path, mount, linked: HashMap::new(), out };
-                packing.directory(Path::new(""))?;
-                packing.put(&[0; 2 * BLOCK])
+                let mount = mount_id(&path)?;
+                let mut packer = Packer { root: &path, mount, linked: HashMap::new(), out };
+                packer.directory(Path::new(""))?;
+                packer.write(&[0; 2 * BLOCK])
             }
         }
     }
 }
 
-/// An archive in the making.
-struct Packing<'a, W> {
+/// Packs a directory into an archive.
+struct Packer<'a, W> {
     root: &'a Path,
     mount: u64,
-    /// Names of files that have several, by device and inode.
+    /// First names of files with several, by device and inode.
     linked: HashMap<(u64, u64), Vec<u8>>,
     out: &'a mut W,
 }
 
-/// What an entry is, beside its metadata.
+/// An entry, without its metadata.
 struct Entry<'a> {
     name: Vec<u8>,
     kind: EntryType,
     link: &'a [u8],
     size: u64,
-    /// The length of a file that is stored without its holes.
+    /// The length of a file that is packed without its holes.
     sparse: Option<u64>,
 }
 
-impl<W: Write> Packing<'_, W> {
-    /// A directory, and all that is in it.
+impl<W: Write> Packer<'_, W> {
+    /// Packs a directory and its contents.
     fn directory(&mut self, at: &Path) -> Result<(), ImportError> {
         let path = self.root.join(at);
         let wrong = |reason| ImportError::Directory { path: path.clone(), reason };
-        if mount_of(&path)? != self.mount {
+        if mount_id(&path)? != self.mount {
             return Err(wrong(DirectoryError::OtherMount));
         }
         let found = fs::symlink_metadata(&path).map_err(failed("look at", &path))?;
         let end: &[u8] = if at.as_os_str().is_empty() { b"" } else { b"/" };
         let name = [&b"./"[..], at.as_os_str().as_bytes(), end].concat();
-        self.entry(&path, &found, &Entry { name, kind: EntryType::Directory, link: b"", size: 0, sparse: None })?;
+        self.write_header(
+            &path,
+            &found,
+            &Entry { name, kind: EntryType::Directory, link: b"", size: 0, sparse: None },
+        )?;
         let entries = fs::read_dir(&path).map_err(failed("list", &path))?;
         let names: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.file_name())).collect();
         let mut names = names.map_err(failed("list", &path))?;
@@ -121,14 +125,14 @@ impl<W: Write> Packing<'_, W> {
             if found.is_dir() {
                 self.directory(&below)?;
             } else {
-                self.other(&below, &path, &found)?;
+                self.non_directory(&below, &path, &found)?;
             }
         }
         Ok(())
     }
 
-    /// All but a directory.
-    fn other(&mut self, at: &Path, path: &Path, found: &Metadata) -> Result<(), ImportError> {
+    /// Packs an entry that is not a directory.
+    fn non_directory(&mut self, at: &Path, path: &Path, found: &Metadata) -> Result<(), ImportError> {
         let name = [&b"./"[..], at.as_os_str().as_bytes()].concat();
         let kind = found.file_type();
         if kind.is_socket() {
@@ -137,7 +141,7 @@ impl<W: Write> Packing<'_, W> {
         if found.nlink() > 1 {
             let first = self.linked.entry((found.dev(), found.ino())).or_insert_with(|| name.clone()).clone();
             if first != name {
-                return self.entry(
+                return self.write_header(
                     path,
                     found,
                     &Entry { name, kind: EntryType::Link, link: &first, size: 0, sparse: None },
@@ -158,7 +162,7 @@ impl<W: Write> Packing<'_, W> {
         } else {
             EntryType::Fifo
         };
-        self.entry(path, found, &Entry { name, kind, link: &link, size: 0, sparse: None })
+        self.write_header(path, found, &Entry { name, kind, link: &link, size: 0, sparse: None })
     }
 
     fn file(&mut self, name: Vec<u8>, path: &Path, found: &Metadata) -> Result<(), ImportError> {
@@ -171,28 +175,29 @@ impl<W: Write> Packing<'_, W> {
         }
         let len = opened.len();
         let kind = EntryType::Regular;
-        let Some(pieces) = holes::pieces(&file, &opened).map_err(|errno| failed("read", path)(errno.into()))? else {
-            self.entry(path, &opened, &Entry { name, kind, link: b"", size: len, sparse: None })?;
+        let Some(segments) = holes::segments(&file, &opened).map_err(|errno| failed("read", path)(errno.into()))?
+        else {
+            self.write_header(path, &opened, &Entry { name, kind, link: b"", size: len, sparse: None })?;
             if copy(&mut file, path, len, self.out)? != len {
                 return Err(changed());
             }
-            return self.fill_up(len);
+            return self.pad(len);
         };
-        let map = holes::map(&pieces);
-        let size = map.len() as u64 + pieces.iter().map(|piece| piece.len).sum::<u64>();
-        self.entry(path, &opened, &Entry { name, kind, link: b"", size, sparse: Some(len) })?;
-        self.put(&map)?;
-        for piece in &pieces {
-            file.seek(SeekFrom::Start(piece.at)).map_err(failed("read", path))?;
-            if copy(&mut file, path, piece.len, self.out)? != piece.len {
+        let map = holes::map(&segments);
+        let size = map.len() as u64 + segments.iter().map(|segment| segment.len).sum::<u64>();
+        self.write_header(path, &opened, &Entry { name, kind, link: b"", size, sparse: Some(len) })?;
+        self.write(&map)?;
+        for segment in &segments {
+            file.seek(SeekFrom::Start(segment.offset)).map_err(failed("read", path))?;
+            if copy(&mut file, path, segment.len, self.out)? != segment.len {
                 return Err(changed());
             }
         }
-        self.fill_up(size)
+        self.pad(size)
     }
 
-    /// The headers of an entry.
-    fn entry(&mut self, path: &Path, found: &Metadata, entry: &Entry<'_>) -> Result<(), ImportError> {
+    /// Writes the headers of an entry.
+    fn write_header(&mut self, path: &Path, found: &Metadata, entry: &Entry<'_>) -> Result<(), ImportError> {
         let wrong = |what| ImportError::Directory { path: path.to_owned(), reason: DirectoryError::Unpackable(what) };
         let mut header = Header::new_ustar();
         header.set_entry_type(entry.kind);
@@ -201,17 +206,17 @@ impl<W: Write> Packing<'_, W> {
         header.set_gid(found.gid().into());
         header.set_size(entry.size);
         let mut records = Vec::new();
-        let mut text = |word: &[u8], value: &[u8], place: &mut [u8]| match place.get_mut(..value.len()) {
+        let mut text = |keyword: &[u8], value: &[u8], place: &mut [u8]| match place.get_mut(..value.len()) {
             Some(place) => place.copy_from_slice(value),
-            None => records.push((word.to_vec(), value.to_vec())),
+            None => records.push((keyword.to_vec(), value.to_vec())),
         };
         text(b"path", &entry.name, &mut header.as_old_mut().name);
         text(b"linkpath", entry.link, &mut header.as_old_mut().linkname);
         if let Some(len) = entry.sparse {
             let version = [("major", "1"), ("minor", "0")];
-            records.extend(version.map(|(word, value)| (sparse_word(word), value.as_bytes().to_vec())));
-            records.push((sparse_word("name"), entry.name.clone()));
-            records.push((sparse_word("realsize"), len.to_string().into_bytes()));
+            records.extend(version.map(|(keyword, value)| (sparse_keyword(keyword), value.as_bytes().to_vec())));
+            records.push((sparse_keyword("name"), entry.name.clone()));
+            records.push((sparse_keyword("realsize"), len.to_string().into_bytes()));
         }
         match u64::try_from(found.mtime()) {
             Ok(mtime) => header.set_mtime(mtime),
@@ -220,50 +225,51 @@ impl<W: Write> Packing<'_, W> {
         if matches!(entry.kind, EntryType::Char | EntryType::Block) {
             let (major, minor) = (major(found.rdev()), minor(found.rdev()));
             if major.max(minor) > MAX_DEVICE {
-                return Err(wrong("a device of such a number"));
+                return Err(wrong("a device with a number above 2097151"));
             }
             let set = header.set_device_major(major).and_then(|()| header.set_device_minor(minor));
             set.map_err(|_| wrong("a device"))?;
         }
-        // Those of a hard link are its target's.
+        // A hard link has the attributes of its target.
         if entry.kind != EntryType::Link {
             for name in attributes(path).map_err(failed("list the attributes of", path))? {
                 if let Some(value) = attribute(path, &name).map_err(failed("read an attribute of", path))? {
-                    let acl = acl_word(&name).and_then(|word| Some((word, Acl::decode(&value)?.text().into_bytes())));
-                    records.push(acl.unwrap_or_else(|| ([XATTR, &encoded(&name)].concat(), value)));
+                    let acl = acl_keyword(&name)
+                        .and_then(|keyword| Some((keyword, Acl::decode(&value)?.to_text().into_bytes())));
+                    records.push(acl.unwrap_or_else(|| ([XATTR, &escape_name(&name)].concat(), value)));
                 }
             }
         }
         if !records.is_empty() {
-            let text: Vec<u8> = records.iter().flat_map(|(word, value)| record(word, value)).collect();
+            let text: Vec<u8> = records.iter().flat_map(|(keyword, value)| record(keyword, value)).collect();
             let mut extended = Header::new_ustar();
             extended.set_entry_type(EntryType::XHeader);
             extended.as_old_mut().name[..10].copy_from_slice(b"attributes");
             extended.set_mode(0o644);
             extended.set_size(text.len() as u64);
             extended.set_cksum();
-            self.put(extended.as_bytes())?;
-            self.put(&text)?;
-            self.fill_up(text.len() as u64)?;
+            self.write(extended.as_bytes())?;
+            self.write(&text)?;
+            self.pad(text.len() as u64)?;
         }
         header.set_cksum();
-        self.put(header.as_bytes())
+        self.write(header.as_bytes())
     }
 
-    /// To the end of a block.
-    fn fill_up(&mut self, size: u64) -> Result<(), ImportError> {
+    /// Pads to the end of a block.
+    fn pad(&mut self, size: u64) -> Result<(), ImportError> {
         let over = usize::try_from(size % BLOCK as u64).unwrap_or_default();
-        self.put(&[0; BLOCK][..(BLOCK - over) % BLOCK])
+        self.write(&[0; BLOCK][..(BLOCK - over) % BLOCK])
     }
 
-    fn put(&mut self, bytes: &[u8]) -> Result<(), ImportError> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), ImportError> {
         self.out.write_all(bytes).map_err(ImportError::Output)
     }
 }
 
-/// A record of an extended header: its length, which counts itself, a word and a value.
-fn record(word: &[u8], value: &[u8]) -> Vec<u8> {
-    let rest = [&b" "[..], word, b"=", value, b"\n"].concat();
+/// A record of an extended header: its length, including the length field itself, a keyword and a value.
+fn record(keyword: &[u8], value: &[u8]) -> Vec<u8> {
+    let rest = [&b" "[..], keyword, b"=", value, b"\n"].concat();
     let mut len = rest.len();
     while len != rest.len() + len.to_string().len() {
         len = rest.len() + len.to_string().len();
@@ -271,7 +277,7 @@ fn record(word: &[u8], value: &[u8]) -> Vec<u8> {
     [len.to_string().as_bytes(), &rest[..]].concat()
 }
 
-/// The value of an extended attribute; `None` when it is gone.
+/// The value of an extended attribute; `None` if it has been removed.
 fn attribute(path: &Path, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
     let mut value = vec![0; MAX_XATTR];
     match rustix::fs::lgetxattr(path, name, &mut value[..]) {
@@ -284,7 +290,7 @@ fn attribute(path: &Path, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Copies at most so many bytes; returns how many.
+/// Copies up to `at_most` bytes; returns the number copied.
 fn copy(input: &mut File, path: &Path, at_most: u64, out: &mut impl Write) -> Result<u64, ImportError> {
     let (mut input, mut buffer, mut copied) = (input.take(at_most), vec![0; 256 << 10], 0);
     loop {
@@ -300,8 +306,8 @@ fn copy(input: &mut File, path: &Path, at_most: u64, out: &mut impl Write) -> Re
     }
 }
 
-/// What is mounted where a directory is.
-fn mount_of(path: &Path) -> Result<u64, ImportError> {
+/// The ID of the mount that a directory is in.
+fn mount_id(path: &Path) -> Result<u64, ImportError> {
     let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID);
     Ok(found.map_err(|errno| failed("look at", path)(errno.into()))?.stx_mnt_id)
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-/// What an image is for.
+/// The platform that an image runs on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub struct Platform {
     /// The operating system.
@@ -15,15 +15,15 @@ pub struct Platform {
     /// The architecture.
     #[serde(default)]
     pub architecture: String,
-    /// Which of its kind.
+    /// The variant of the architecture.
     #[serde(default)]
     pub variant: Option<String>,
 }
 
 impl Platform {
-    /// What this host runs.
+    /// The platform of this host.
     #[must_use]
-    pub fn of_host() -> Self {
+    pub fn host() -> Self {
         let architecture = match ARCH {
             "x86" => "386",
             "loongarch64" => "loong64",
@@ -37,23 +37,23 @@ impl Platform {
         Self { os: os.to_owned(), architecture: architecture.to_owned(), variant }
     }
 
-    /// Whether this is what attestations are for, of which nothing runs.
+    /// Whether this is the platform of attestations, which are not images.
     pub(crate) fn is_unknown(&self) -> bool {
         self.os == "unknown" || self.architecture == "unknown"
     }
 
-    /// How well an image of another platform will do for this one: 0 is best; `None` if it will not.
+    /// How well an image for another platform runs on this one: 0 is best, `None` if it does not run.
     pub(crate) fn rank(&self, other: &Self) -> Option<usize> {
         let other = other.normalized();
         self.choices().iter().position(|choice| *choice == other)
     }
 
-    /// Whether another is of the same architecture, in whichever variant.
+    /// Whether another platform has the same architecture, in any variant.
     pub(crate) fn has_architecture_of(&self, other: &Self) -> bool {
         self.normalized().architecture == other.normalized().architecture
     }
 
-    /// The same in the words of Go: `x86_64` is `amd64`, and the variant that every processor of an architecture has is left out.
+    /// The platform in Go's terms: `amd64` for `x86_64`, and without the baseline variant of an architecture.
     fn normalized(&self) -> Self {
         let lower = |text: &str| text.to_ascii_lowercase();
         let variant = self.variant.as_deref().map(lower).filter(|variant| !variant.is_empty());
@@ -76,7 +76,7 @@ impl Platform {
         Self { os, architecture, variant }
     }
 
-    /// What runs here, the best first.
+    /// The platforms whose images run on this one, best first.
     fn choices(&self) -> Vec<Self> {
         let own = self.normalized();
         let of = |architecture: &str, variant: String| Self::new(&own.os, architecture, Some(variant)).normalized();
@@ -102,7 +102,7 @@ impl Platform {
     }
 }
 
-/// A variant such as `v8` or `v8.2` as numbers. More than two digits are no version that there is.
+/// Parses a variant such as `v8` or `v8.2`. No version has more than two digits.
 fn version(variant: &str) -> Option<(u32, u32)> {
     let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number < 100);
     let text = variant.strip_prefix('v')?;
@@ -110,7 +110,7 @@ fn version(variant: &str) -> Option<(u32, u32)> {
     Some((number(major)?, number(minor)?))
 }
 
-/// What a processor of a version of arm64 runs of earlier ones, the latest first. Version 9.0 has what 8.5 has.
+/// The earlier versions that a version of arm64 is compatible with, latest first. Version 9.0 includes 8.5.
 fn older_arm64((major, minor): (u32, u32)) -> Vec<(u32, u32)> {
     let below = |major, minor| (0..minor).rev().map(move |minor| (major, minor));
     match major {
@@ -127,7 +127,7 @@ impl fmt::Display for Platform {
     }
 }
 
-/// A text that is no platform.
+/// A malformed platform.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a platform: write OS/ARCHITECTURE or OS/ARCHITECTURE/VARIANT, for example linux/arm64")]
 pub struct BadPlatform(String);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn platforms_are_read_as_they_are_printed() {
+    fn platforms_round_trip() {
         for text in ["linux/amd64", "linux/arm/v7"] {
             assert_eq!(platform(text).to_string(), text);
         }
@@ -167,7 +167,7 @@ mod tests {
         }
         let (any, seven) = (platform("linux/arm"), platform("linux/arm/v7"));
         assert!(any.rank(&seven).is_some() && seven.rank(&seven).is_some());
-        assert!(Platform::of_host().rank(&platform("plan9/386")).is_none());
+        assert!(Platform::host().rank(&platform("plan9/386")).is_none());
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
         ] {
             assert_eq!(platform(wanted).rank(&platform(other)), None, "{wanted} and {other}");
         }
-        // No version is so high that much is tried.
+        // The number of choices is bounded, whatever the version.
         assert!(platform("linux/arm64/v9.99").choices().len() < 250);
         assert_eq!(platform("linux/amd64/v4000000000").choices().len(), 2);
     }

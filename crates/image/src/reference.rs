@@ -2,24 +2,24 @@
 
 use std::collections::BTreeSet;
 
-use crate::choose::listed;
+use crate::choose::join_limited;
 use crate::error::{ImageError, shown};
 
-/// The registry and the tag of a name that has none, and who is meant when there is no owner.
+/// Default registry, tag and owner of a name.
 const REGISTRY: &str = "docker.io";
 const TAG: &str = "latest";
 const OWNER: &str = "library";
 
-/// Which of several are called `reference`: those of that very name, else those of that name in full, else those of that tag.
-pub(crate) fn pick<T>(
+/// Selects the items that match `reference`: by exact name, else by canonical name, else by tag.
+pub(crate) fn select<T>(
     mut items: Vec<T>,
     names: impl Fn(&T) -> Vec<String>,
     reference: &str,
 ) -> Result<Vec<T>, ImageError> {
-    let whole = in_full(reference);
+    let whole = canonical(reference);
     let ways: [&dyn Fn(&str) -> bool; 3] = [
         &|name| name == reference || name.strip_prefix("sha256:") == Some(reference),
-        &|name| in_full(name) == whole,
+        &|name| canonical(name) == whole,
         &|name| tag(name) == Some(reference),
     ];
     let way = ways.into_iter().find(|way| items.iter().any(|item| names(item).iter().any(|name| way(name))));
@@ -30,7 +30,7 @@ pub(crate) fn pick<T>(
         }
         None => {
             let found: BTreeSet<String> = items.iter().filter_map(|item| names(item).into_iter().next()).collect();
-            let found = listed(found.iter().map(|name| format!("\"{}\"", shown(name.as_bytes()))));
+            let found = join_limited(found.iter().map(|name| format!("\"{}\"", shown(name.as_bytes()))));
             Err(ImageError::NoReference { wanted: shown(reference.as_bytes()), found })
         }
     }
@@ -39,12 +39,12 @@ pub(crate) fn pick<T>(
 /// The tag of a name.
 fn tag(name: &str) -> Option<&str> {
     let (_, tag) = name.rsplit_once(':')?;
-    // What has a slash is a port, and what follows it.
+    // With a slash, this is a port and a path.
     (!tag.contains('/')).then_some(tag)
 }
 
-/// A name with its registry and its tag.
-fn in_full(name: &str) -> String {
+/// The canonical name, with registry and tag.
+fn canonical(name: &str) -> String {
     let is_registry = |part: &&str| part.contains(['.', ':']) || *part == "localhost";
     let (registry, rest) = match name.split_once('/').filter(|(first, _)| is_registry(first)) {
         Some(("index.docker.io", rest)) => (REGISTRY, rest),
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_compared_in_full() {
+    fn names_are_compared_in_canonical_form() {
         for (name, full) in [
             ("alpine", "docker.io/library/alpine:latest"),
             ("alpine:3.20", "docker.io/library/alpine:3.20"),
@@ -72,32 +72,32 @@ mod tests {
             ("localhost:5000/app", "localhost:5000/app:latest"),
             ("quay.io/a/b:1", "quay.io/a/b:1"),
         ] {
-            assert_eq!(in_full(name), full, "{name}");
+            assert_eq!(canonical(name), full, "{name}");
         }
     }
 
     #[test]
-    fn the_most_exact_way_to_read_a_reference_is_taken() {
+    fn the_most_exact_match_of_a_reference_wins() {
         let items = vec![
             vec!["docker.io/library/alpine:latest", "latest"],
             vec!["docker.io/library/redis:latest", "latest"],
             vec!["quay.io/redis:7", "7"],
             vec!["sha256:0123"],
         ];
-        let picked = |reference: &str| {
+        let selected = |reference: &str| {
             let names = |item: &Vec<&str>| item.iter().map(|name| (*name).to_owned()).collect();
-            pick(items.clone(), names, reference).map(|items| items.iter().map(|item| item[0]).collect::<Vec<_>>())
+            select(items.clone(), names, reference).map(|items| items.iter().map(|item| item[0]).collect::<Vec<_>>())
         };
-        assert_eq!(picked("redis").unwrap(), ["docker.io/library/redis:latest"]);
-        assert_eq!(picked("quay.io/redis:7").unwrap(), ["quay.io/redis:7"]);
-        assert_eq!(picked("latest").unwrap().len(), 2);
-        assert_eq!((picked("7").unwrap(), picked("0123").unwrap()), (vec!["quay.io/redis:7"], vec!["sha256:0123"]));
-        match picked("redis:8") {
+        assert_eq!(selected("redis").unwrap(), ["docker.io/library/redis:latest"]);
+        assert_eq!(selected("quay.io/redis:7").unwrap(), ["quay.io/redis:7"]);
+        assert_eq!(selected("latest").unwrap().len(), 2);
+        assert_eq!((selected("7").unwrap(), selected("0123").unwrap()), (vec!["quay.io/redis:7"], vec!["sha256:0123"]));
+        match selected("redis:8") {
             Err(ImageError::NoReference { wanted, found }) => {
                 assert!(wanted == "redis:8" && found.starts_with("\"docker.io/library/alpine:latest\", "), "{found}");
             }
             other => panic!("{other:?}"),
         }
-        assert_eq!(pick(vec![["a:1"]], |item| item.map(str::to_owned).to_vec(), "1").unwrap(), [["a:1"]]);
+        assert_eq!(select(vec![["a:1"]], |item| item.map(str::to_owned).to_vec(), "1").unwrap(), [["a:1"]]);
     }
 }

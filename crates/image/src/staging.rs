@@ -1,5 +1,5 @@
-//! A temporary directory, locked while it is in use and removed when it is dropped. What a killed process left is removed by the next one, which
-//! finds it unlocked.
+//! A temporary directory, locked while it is in use and removed when it is dropped. If a process is killed, the next one finds its directory
+//! unlocked and removes it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -12,34 +12,34 @@ use rustix::process::{geteuid, getpid};
 
 use crate::error::{ImportError, failed};
 
-/// How the names of such directories begin.
+/// Prefix of the names of such directories.
 const PREFIX: &str = "bulkhead-image-";
 
 /// A directory that this process alone uses.
 #[derive(Debug)]
 pub(crate) struct Staging {
     path: PathBuf,
-    /// Locked as long as it is open.
+    /// Holds the lock while it is open.
     _lock: File,
 }
 
 impl Staging {
-    /// Makes one in a directory, after what earlier ones left there was removed.
+    /// Removes stale staging directories in `within`, and creates one.
     pub(crate) fn create(within: &Path) -> Result<Self, ImportError> {
-        remove_left(within)?;
+        remove_stale(within)?;
         for n in 0_u32.. {
             let path = within.join(format!("{PREFIX}{}-{n}", getpid().as_raw_nonzero()));
-            // Programs that are in it may be set-uid, and are not for everybody to run.
+            // Other users must not be able to run set-user-ID programs in it.
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-                made => made.map_err(failed("make a directory for staging,", &path))?,
+                made => made.map_err(failed("create the staging directory", &path))?,
             }
-            // Another process may have taken it for one that was left, and then it is gone.
+            // Another process may have considered it stale and removed it.
             if let Some(lock) = lock(&path).map_err(failed("lock", &path))? {
                 return Ok(Self { path, _lock: lock });
             }
         }
-        Err(failed("make a directory for staging in", within)(io::ErrorKind::AlreadyExists.into()))
+        Err(failed("create a staging directory in", within)(io::ErrorKind::AlreadyExists.into()))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -49,25 +49,26 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // What cannot be removed now is removed by the next one.
+        // If this fails, the next process removes it.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// Removes directories that nobody has locked, and that are this user's: the place may be one where everybody can make some.
-fn remove_left(within: &Path) -> Result<(), ImportError> {
+/// Removes unlocked staging directories of this user. Other users may be able to create directories in `within`, too.
+fn remove_stale(within: &Path) -> Result<(), ImportError> {
     for entry in fs::read_dir(within).map_err(failed("list the staging directory", within))? {
         let entry = entry.map_err(failed("list the staging directory", within))?;
         let is_ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
             && entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == geteuid().as_raw());
         if is_ours && let Ok(Some(_lock)) = lock(&entry.path()) {
-            fs::remove_dir_all(entry.path()).map_err(failed("remove what an earlier import left in", &entry.path()))?;
+            fs::remove_dir_all(entry.path())
+                .map_err(failed("remove the staging directory of an earlier import,", &entry.path()))?;
         }
     }
     Ok(())
 }
 
-/// Locks a directory, unless it is locked or gone.
+/// Locks a directory; `None` if it is locked or has been removed.
 fn lock(path: &Path) -> io::Result<Option<File>> {
     let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits().cast_signed();
     let directory = match File::options().read(true).custom_flags(flags).open(path) {
@@ -79,7 +80,7 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
         Err(Errno::AGAIN) => return Ok(None),
         Err(errno) => return Err(errno.into()),
     }
-    // It may have gone, and another may have come, in between.
+    // It may have been removed or replaced in the meantime.
     let (locked, there) = (directory.metadata()?, fs::symlink_metadata(path));
     Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (locked.dev(), locked.ino())).then_some(directory))
 }
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_left_goes_and_what_is_in_use_or_not_ours_stays() {
+    fn stale_directories_are_removed_and_others_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let left = dir.path().join("bulkhead-image-1-0");
         fs::create_dir_all(left.join("tree/deep")).unwrap();

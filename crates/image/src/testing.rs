@@ -10,9 +10,9 @@ use tar::{EntryType, Header};
 
 use crate::error::{ImageError, ImportError};
 use crate::image_layer::ImageLayer;
-use crate::store::{Store, digest};
+use crate::store::{Store, format_digest};
 
-/// A tar archive in the making.
+/// A builder of tar archives.
 #[derive(Clone, Default)]
 pub(crate) struct Tar(pub(crate) Vec<u8>);
 
@@ -21,7 +21,7 @@ impl Tar {
         Self::default()
     }
 
-    /// Adds an entry whose header was changed.
+    /// Adds an entry, after a change to its header.
     pub(crate) fn with(
         mut self,
         kind: EntryType,
@@ -79,21 +79,21 @@ impl Tar {
     }
 }
 
-/// The digits of a digest.
+/// The hexadecimal digits of a digest.
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    digest(Sha256::new_with_prefix(bytes)).strip_prefix("sha256:").unwrap().to_owned()
+    format_digest(Sha256::new_with_prefix(bytes)).strip_prefix("sha256:").unwrap().to_owned()
 }
 
-/// Writes an image as `docker save` did before it wrote OCI layouts, and describes it.
+/// Writes an image as `docker save` did before it wrote OCI layouts, and returns its entry for the manifest.
 pub(crate) fn saved_image(at: &Path, tags: &[&str], platform: &str, layers: &[&[u8]]) -> Value {
     let (os, architecture) = platform.split_once('/').unwrap();
-    let diff_ids: Vec<String> = layers.iter().map(|layer| digest(Sha256::new_with_prefix(layer))).collect();
+    let diff_ids: Vec<String> = layers.iter().map(|layer| format_digest(Sha256::new_with_prefix(layer))).collect();
     let config = json!({"os": os, "architecture": architecture, "rootfs": {"type": "layers", "diff_ids": diff_ids}});
     let (config, mut paths) = (config.to_string(), Vec::new());
     let name = format!("{}.json", hex(config.as_bytes()));
     fs::write(at.join(&name), config).unwrap();
     for (n, layer) in layers.iter().enumerate() {
-        // The names of the directories are in no order.
+        // Directory names do not reflect the order of layers.
         let directory = format!("{}-{n}", &hex(layer)[..20]);
         fs::create_dir_all(at.join(&directory)).unwrap();
         fs::write(at.join(&directory).join("VERSION"), "1.0").unwrap();
@@ -104,15 +104,15 @@ pub(crate) fn saved_image(at: &Path, tags: &[&str], platform: &str, layers: &[&[
     json!({"Config": name, "RepoTags": tags, "Layers": paths})
 }
 
-/// Completes what `docker save` would have written.
+/// Writes the manifest of `docker save`.
 pub(crate) fn save(at: &Path, images: &[Value]) {
     fs::write(at.join("manifest.json"), json!(images).to_string()).unwrap();
     fs::write(at.join("repositories"), "{}").unwrap();
 }
 
-/// Writes a blob into a layout, and describes it.
+/// Writes a blob into a layout, and returns its descriptor.
 pub(crate) fn blob(layout: &Path, media_type: &str, bytes: &[u8]) -> Value {
-    let digest = digest(Sha256::new_with_prefix(bytes));
+    let digest = format_digest(Sha256::new_with_prefix(bytes));
     let blobs = layout.join("blobs/sha256");
     fs::create_dir_all(&blobs).unwrap();
     fs::write(blobs.join(digest.strip_prefix("sha256:").unwrap()), bytes).unwrap();
@@ -121,7 +121,7 @@ pub(crate) fn blob(layout: &Path, media_type: &str, bytes: &[u8]) -> Value {
 
 pub(crate) const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// Writes an image of layers into a layout, and describes it, without a platform.
+/// Writes an image into a layout, and returns its descriptor, without a platform.
 pub(crate) fn image(layout: &Path, platform: &str, layers: &[Value]) -> Value {
     let (os, architecture) = platform.split_once('/').unwrap();
     let config = json!({"os": os, "architecture": architecture, "rootfs": {"type": "layers", "diff_ids": []}});
@@ -130,32 +130,32 @@ pub(crate) fn image(layout: &Path, platform: &str, layers: &[Value]) -> Value {
     blob(layout, "application/vnd.oci.image.manifest.v1+json", manifest.to_string().as_bytes())
 }
 
-/// Writes an index of images into a layout, and describes it.
+/// Writes an index into a layout, and returns its descriptor.
 pub(crate) fn index(layout: &Path, manifests: &[Value]) -> Value {
     let index = json!({"schemaVersion": 2, "manifests": manifests});
     blob(layout, "application/vnd.oci.image.index.v1+json", index.to_string().as_bytes())
 }
 
-/// Gives a description a name, as it is given in a layout.
+/// Adds the annotation with a name to a descriptor.
 pub(crate) fn named(mut descriptor: Value, name: &str) -> Value {
     descriptor["annotations"] = json!({"org.opencontainers.image.ref.name": name});
     descriptor
 }
 
-/// Completes a layout.
+/// Writes the marker and the index of a layout.
 pub(crate) fn complete(layout: &Path, manifests: &[Value]) {
     fs::write(layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
     let index = json!({"schemaVersion": 2, "manifests": manifests});
     fs::write(layout.join("index.json"), index.to_string()).unwrap();
 }
 
-/// What is in each of these layers, which are text.
+/// The contents of layers, as text.
 pub(crate) fn contents(store: &Store, layers: &[ImageLayer]) -> Vec<String> {
     let text = |layer: &ImageLayer| std::io::read_to_string(store.file(&layer.path, "it").unwrap()).unwrap();
     layers.iter().map(text).collect()
 }
 
-/// Why there are no layers.
+/// The reason of an error.
 pub(crate) fn reason(layers: Result<Vec<ImageLayer>, ImportError>) -> ImageError {
     match layers {
         Err(ImportError::Image { reason, .. }) => reason,

@@ -1,4 +1,4 @@
-//! Sources of all kinds, as `stage` sees them.
+//! Imports of all kinds of sources.
 
 use super::*;
 use crate::testing::{LAYER, Tar, blob, complete, image, save, saved_image};
@@ -7,11 +7,11 @@ use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use tar::EntryType;
 
-fn wanted() -> Wanted {
-    Wanted { platform: "linux/amd64".parse().unwrap(), reference: None, strict: false }
+fn options() -> StageOptions {
+    StageOptions { platform: "linux/amd64".parse().unwrap(), reference: None, strict: false }
 }
 
-/// What a tree is, name by name.
+/// The names in a tree, with mode, time and length.
 fn seen(tree: &Path) -> Vec<(PathBuf, u32, i64, u64)> {
     let (mut seen, mut left) = (Vec::new(), vec![tree.to_owned()]);
     while let Some(at) = left.pop() {
@@ -41,7 +41,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Packs a directory of files.
+/// Packs a directory of regular files.
 fn packed(dir: &Path, at: &str, mut tar: Tar) -> Tar {
     for entry in fs::read_dir(dir).unwrap() {
         let entry = entry.unwrap();
@@ -55,7 +55,7 @@ fn packed(dir: &Path, at: &str, mut tar: Tar) -> Tar {
     tar
 }
 
-/// Copies a directory of files.
+/// Copies a directory of regular files.
 fn copy_all(from: &Path, to: &Path) {
     fs::create_dir(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -69,18 +69,18 @@ fn copy_all(from: &Path, to: &Path) {
     }
 }
 
-/// Packs a source, and makes a tree of that.
+/// Packs a source, and unpacks the archive.
 fn stage_of(source: &Path, staging: &Path) -> Result<Tree, ImportError> {
     let mut archive = Vec::new();
     Source::open(source, staging)?.write_to(&mut archive)?;
-    stage(&archive[..], &source.display().to_string(), staging, &wanted(), |_| ())
+    stage(&archive[..], &source.display().to_string(), staging, &options(), |_| ())
 }
 
-/// Whether there is root, without whom nothing is staged.
+/// Whether this is root, which staging requires.
 fn is_root() -> bool {
     let is_root = geteuid().is_root();
     if !is_root {
-        println!("Skipped: needs root");
+        println!("skipped: requires root");
     }
     is_root
 }
@@ -107,7 +107,7 @@ fn root_all_kinds_of_sources_give_the_same_tree() {
         ),
     ];
     complete(&layout, &[image(&layout, "linux/amd64", &layers)]);
-    // What Docker writes now is a layout as well, and its own list of layers is not needed.
+    // Docker's current format is also an OCI layout, which is preferred to its own manifest.
     let (old, new) = (dir.path().join("saved"), dir.path().join("saved-layout"));
     fs::create_dir(&old).unwrap();
     let saved = saved_image(&old, &["app:latest"], "linux/amd64", &[&lower, &upper]);
@@ -135,7 +135,7 @@ fn root_all_kinds_of_sources_give_the_same_tree() {
         let tree = stage_of(source, &staging).unwrap();
         assert_eq!((tree.entries(), tree.bytes()), (4, Bytes(4096 + 102_400)), "{}", source.display());
         assert!(tree.scratch().unwrap().is_dir());
-        // What was unpacked on the way is not kept.
+        // The unpacked outer archive is not kept.
         assert_eq!(fs::read_dir(tree.staging.path()).unwrap().count(), 2);
         let seen = seen(tree.path());
         let (expected, what) = first.get_or_insert_with(|| (seen.clone(), source.clone()));
@@ -143,17 +143,17 @@ fn root_all_kinds_of_sources_give_the_same_tree() {
         drop(tree);
         assert_eq!(fs::read_dir(&staging).unwrap().count(), 0);
     }
-    // And so does the tree itself.
-    let (mut heard, unpacked) = (Bytes(0), dir.path().join("unpacked"));
-    let mut report = |bytes| heard = bytes;
+    // The unpacked directory is a source as well.
+    let (mut reported, unpacked) = (Bytes(0), dir.path().join("unpacked"));
+    let mut report = |bytes| reported = bytes;
     unpack_archive(&plain[..], "plain", &unpacked, &mut Meter::new(&mut report)).unwrap();
-    assert!(heard.0 >= 100_004);
+    assert!(reported.0 >= 100_004);
     assert_eq!(seen(stage_of(&unpacked, &staging).unwrap().path()), first.unwrap().0);
     assert!(unpacked.join("etc/passwd").exists() && fs::read_dir(&staging).unwrap().count() == 0);
 }
 
 #[test]
-fn root_what_is_refused_leaves_nothing() {
+fn root_a_refused_source_leaves_no_files() {
     if !is_root() {
         return;
     }
@@ -171,7 +171,7 @@ fn root_what_is_refused_leaves_nothing() {
     complete(&layout, &[image(&layout, "linux/amd64", std::slice::from_ref(&layer))]);
     let hex = layer["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
     let mut damaged = plain.clone();
-    // In the data of a file, where only the digest tells.
+    // In the data of a file, where only the digest reveals it.
     let at_of_data = damaged.iter().rposition(|byte| *byte == 9).unwrap();
     damaged[at_of_data] = 8;
     fs::write(layout.join("blobs/sha256").join(hex), damaged).unwrap();
@@ -214,7 +214,7 @@ fn root_what_is_refused_leaves_nothing() {
         (write("empty", b""), Code::InvalidArgument, "not a directory, tar archive or OCI image"),
         (layout, Code::Corrupt, "is damaged: its digest is sha256:"),
         (dir.path().join("nowhere"), Code::NotFound, "cannot find"),
-        (dir.path().to_owned(), Code::InvalidArgument, "the staging directory lies in it"),
+        (dir.path().to_owned(), Code::InvalidArgument, "it contains the staging directory"),
     ];
     for (source, code, cause) in cases {
         let error = stage_of(&source, &staging).unwrap_err();
@@ -225,23 +225,23 @@ fn root_what_is_refused_leaves_nothing() {
 }
 
 #[test]
-fn root_attributes_are_left_out_unless_that_is_refused() {
+fn root_attributes_are_omitted_or_with_strict_refused() {
     if !is_root() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     let record: (&str, &[u8]) = ("SCHILY.xattr.com.apple.quarantine", b"0081");
     let plain = Tar::new().records(EntryType::XHeader, &[record]).file("file", "").end();
-    let tree = stage(&plain[..], "it", dir.path(), &wanted(), |_| ()).unwrap();
+    let tree = stage(&plain[..], "it", dir.path(), &options(), |_| ()).unwrap();
     let left_out = tree.left_out()[0].clone();
     assert_eq!((left_out.attribute.as_str(), left_out.entries), ("com.apple.quarantine", 1));
     drop(tree);
-    let strict = Wanted { strict: true, ..wanted() };
+    let strict = StageOptions { strict: true, ..options() };
     let error = stage(&plain[..], "it", dir.path(), &strict, |_| ()).unwrap_err();
     let expected = r#"it: not all attributes can be kept: com.apple.quarantine of 1 entry such as "file": Linux has no such attribute"#;
     assert_eq!((error.to_string().as_str(), error.code()), (expected, Code::Unsupported));
     assert!(!error.fault("source").hint.is_empty() && fs::read_dir(dir.path()).unwrap().count() == 0);
-    // What is around an image does not count: only its layers do.
+    // Only attributes in the layers of an image count, not those in the archive around it.
     let layout = dir.path().join("layout");
     fs::create_dir(&layout).unwrap();
     complete(&layout, &[image(&layout, "linux/amd64", &[blob(&layout, LAYER, &content().end())])]);
@@ -251,10 +251,10 @@ fn root_attributes_are_left_out_unless_that_is_refused() {
 }
 
 #[test]
-fn without_root_nothing_is_begun() {
+fn staging_requires_root() {
     if geteuid().is_root() {
-        return println!("Skipped: this is root");
+        return println!("skipped: this is root");
     }
-    let error = stage(&b""[..], "x", Path::new("/nonexistent"), &wanted(), |_| ()).unwrap_err();
+    let error = stage(&b""[..], "x", Path::new("/nonexistent"), &options(), |_| ()).unwrap_err();
     assert!(error.code() == Code::PermissionDenied && error.fault("source").hint.contains("as root"), "{error}");
 }

@@ -1,7 +1,7 @@
-//! Unpacks archives into a directory, one over the other, as the layers of an image: the last entry of a name counts. Names, links and
+//! Unpacks archives into one directory, each over the previous one, as layers of an image: the last entry of a name wins. Names, links and
 //! whiteouts are resolved with that directory as the root, also through symbolic links of a lower image layer.
 //!
-//! Owns: the file that an entry becomes. Does not: resolve names (`beneath`).
+//! Owns: creating the file of each entry. Does not: resolve names (`beneath` does).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -29,35 +29,35 @@ mod tests;
 
 pub(crate) use data::{Meter, whole_blocks};
 pub(crate) use metadata::attributes;
-use metadata::{at, set_metadata};
+use metadata::{set_metadata, timestamps};
 
-/// The prefix of a whiteout, which removes a name of the layers below.
+/// Prefix of a whiteout, which hides a name of lower layers.
 const WHITEOUT: &[u8] = b".wh.";
 
-/// The whiteout that removes everything in a directory from the layers below.
+/// The whiteout that hides all contents of a directory in lower layers.
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// Bytes in the blocks of files with holes, by device and inode.
-pub(crate) type Held = HashMap<(u64, u64), Bytes>;
+/// Allocated bytes of files with holes, by device and inode.
+pub(crate) type AllocatedBytes = HashMap<(u64, u64), Bytes>;
 
 /// A directory into which archives are unpacked.
-pub(crate) struct Unpacked {
+pub(crate) struct Unpacker {
     root: OwnedFd,
     path: PathBuf,
-    /// When each directory was changed, by its real path, to be set when nothing is put into it any more.
+    /// Modification times of directories by real path, which are set at the end, when no more entries are created in them.
     times: BTreeMap<PathBuf, i64>,
-    /// The directory of the last entry, as the archive has it: the next one is likely to be in it.
+    /// The directory of the last entry, by its name in the archive: the next entry is likely to be in it.
     last: Option<(PathBuf, Directory)>,
-    held: Held,
+    allocated: AllocatedBytes,
     notes: Notes,
 }
 
-/// A directory into which all was unpacked.
+/// A completely unpacked tree.
 #[derive(Debug)]
-pub(crate) struct Finished {
+pub(crate) struct UnpackedTree {
     pub(crate) path: PathBuf,
-    pub(crate) held: Held,
-    /// The attributes that its files have not.
+    pub(crate) allocated: AllocatedBytes,
+    /// The omitted attributes.
     pub(crate) left_out: Vec<LeftOut>,
 }
 
@@ -88,19 +88,26 @@ impl Entry<'_> {
     }
 
     fn path(&self) -> Result<PathBuf, ImportError> {
-        beneath::path_of(&self.member.path).map_err(|reason| self.refused(reason))
+        beneath::parse_name(&self.member.path).map_err(|reason| self.refused(reason))
     }
 }
 
-impl Unpacked {
-    /// Makes an empty directory.
+impl Unpacker {
+    /// Creates an empty directory to unpack into.
     pub(crate) fn create(path: &Path) -> Result<Self, ImportError> {
         fs::create_dir(path).map_err(failed("make", path))?;
         let root = File::open(path).map_err(failed("open", path))?.into();
-        // What an archive that has no entry for its root means.
+        // The default for archives without an entry for the root.
         rustix::fs::fchmod(&root, Mode::from_raw_mode(0o755)).map_err(|errno| failed("protect", path)(errno.into()))?;
         let times = BTreeMap::from([(PathBuf::new(), 0)]);
-        Ok(Self { root, path: path.to_owned(), times, last: None, held: Held::new(), notes: Notes::default() })
+        Ok(Self {
+            root,
+            path: path.to_owned(),
+            times,
+            last: None,
+            allocated: AllocatedBytes::new(),
+            notes: Notes::default(),
+        })
     }
 
     /// Unpacks an archive; whiteouts of an image layer are skipped.
@@ -116,31 +123,31 @@ impl Unpacked {
             let path = entry.path()?;
             let is_whiteout = || path.file_name().is_some_and(|name| name.as_bytes().starts_with(WHITEOUT));
             if !is_layer || !is_whiteout() {
-                self.make(&entry, &path, archive, meter)?;
+                self.unpack_entry(&entry, &path, archive, meter)?;
             }
         }
         Ok(())
     }
 
-    /// Removes what the whiteouts of an image layer name from those below; nothing else of the layer is unpacked.
+    /// Applies the whiteouts of an image layer to the lower ones; unpacks nothing.
     pub(crate) fn apply_whiteouts(&mut self, archive: &mut Archive<impl Read>, name: &str) -> Result<(), ImportError> {
         self.last = None;
         let mut made = BTreeSet::new();
         while let Some(member) = archive.next()? {
             let entry = Entry { archive: name, member: &member };
             let path = entry.path()?;
-            let Some((parent, last)) = beneath::split(&path) else { continue };
+            let Some((parent, last)) = beneath::split_parent(&path) else { continue };
             let Some(hidden) = last.as_bytes().strip_prefix(WHITEOUT) else {
                 if member.kind == Kind::Directory && self.is_no_directory(&parent, &last) {
                     made.insert(path);
                 }
                 continue;
             };
-            // The layer makes a directory of what is a file or a link below: nothing of theirs is in it.
+            // The layer replaces a file or link with this directory: nothing of lower layers is in it.
             if parent.ancestors().any(|above| made.contains(above)) {
                 continue;
             }
-            let directory = match beneath::directory(&self.root, &parent) {
+            let directory = match beneath::open_directory(&self.root, &parent) {
                 Ok(directory) => directory,
                 Err(Unreachable::Io(error)) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(unreachable) => return Err(entry.unreachable(unreachable)),
@@ -148,9 +155,9 @@ impl Unpacked {
             let removed = match hidden {
                 _ if last.as_bytes() == OPAQUE => {
                     self.forget_times(&directory.path, false);
-                    beneath::empty(&directory)
+                    beneath::remove_contents(&directory)
                 }
-                // What some programs keep for themselves.
+                // Reserved names (AUFS).
                 hidden if hidden.starts_with(WHITEOUT) => Ok(()),
                 b"" | b"." | b".." => return Err(entry.refused(EntryError::Outside)),
                 hidden => {
@@ -164,14 +171,14 @@ impl Unpacked {
         Ok(())
     }
 
-    /// Whether there is something of that name that is no directory.
+    /// Whether a name exists and is not a directory.
     fn is_no_directory(&self, parent: &Path, name: &OsStr) -> bool {
-        let directory = beneath::directory(&self.root, parent).ok();
+        let directory = beneath::open_directory(&self.root, parent).ok();
         let found = directory.and_then(|directory| beneath::stat(directory, name).ok().flatten());
         found.is_some_and(|found| !FileType::from_raw_mode(found.st_mode).is_dir())
     }
 
-    /// Forgets the times of all directories below one that is removed, and its own when it goes as well.
+    /// Drops the times of all directories below a removed one, and its own if it is removed itself.
     fn forget_times(&mut self, removed: &Path, itself: bool) {
         let below = self.times.range(removed.to_owned()..).map(|(path, _)| path);
         let below = below.take_while(|path| path.starts_with(removed)).filter(|path| itself || *path != removed);
@@ -180,19 +187,19 @@ impl Unpacked {
         }
     }
 
-    /// Gives the directories their times. Nothing can be unpacked afterwards.
-    pub(crate) fn finish(self) -> Result<Finished, ImportError> {
+    /// Sets the times of the directories. Nothing can be unpacked afterwards.
+    pub(crate) fn finish(self) -> Result<UnpackedTree, ImportError> {
         for (path, mtime) in &self.times {
-            // What was removed, or is something else now, has its own.
+            // A directory that was removed or replaced has no time to set.
             if let Ok(directory) = beneath::open(&self.root, path, OFlags::RDONLY | OFlags::DIRECTORY) {
-                let set = rustix::fs::futimens(&directory, &at(*mtime));
+                let set = rustix::fs::futimens(&directory, &timestamps(*mtime));
                 set.map_err(|errno| failed("set the time of", &self.path.join(path))(errno.into()))?;
             }
         }
-        Ok(Finished { path: self.path, held: self.held, left_out: self.notes.finish() })
+        Ok(UnpackedTree { path: self.path, allocated: self.allocated, left_out: self.notes.finish() })
     }
 
-    fn make(
+    fn unpack_entry(
         &mut self,
         entry: &Entry<'_>,
         path: &Path,
@@ -200,7 +207,7 @@ impl Unpacked {
         meter: &mut Meter<'_>,
     ) -> Result<(), ImportError> {
         let member = entry.member;
-        let Some((parent, name)) = beneath::split(path) else {
+        let Some((parent, name)) = beneath::split_parent(path) else {
             return match member.kind {
                 Kind::Directory => {
                     self.times.insert(PathBuf::new(), member.mtime);
@@ -212,7 +219,7 @@ impl Unpacked {
         if let Kind::HardLink(target) = &member.kind {
             return self.link(entry, (parent, &name), target);
         }
-        let directory = self.take_parent(entry, &parent)?;
+        let directory = self.open_parent(entry, &parent)?;
         let path = directory.path.join(&name);
         let found = beneath::stat(&directory, &name).map_err(entry.failed("look at"))?;
         let is_directory = found.is_some_and(|found| FileType::from_raw_mode(found.st_mode).is_dir());
@@ -231,7 +238,7 @@ impl Unpacked {
             Kind::Char(major, minor) => node(FileType::CharacterDevice, makedev(*major, *minor)),
             Kind::Block(major, minor) => node(FileType::BlockDevice, makedev(*major, *minor)),
             Kind::Fifo => node(FileType::Fifo, 0),
-            // Made above.
+            // Handled above.
             Kind::HardLink(_) => Ok(()),
         }
         .map_err(entry.failed("make"))?;
@@ -254,24 +261,24 @@ impl Unpacked {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = openat(&directory, name, flags, Mode::from_raw_mode(0o600));
         let file = File::from(opened.map_err(entry.failed("make"))?);
-        let held = data::copy(entry, archive, &file, meter)?;
-        self.note_holes(&file, held, entry.member.content.len).map_err(entry.failed("look at"))?;
+        let allocated = data::copy(entry, archive, &file, meter)?;
+        self.record_allocated(&file, allocated, entry.member.content.len).map_err(entry.failed("look at"))?;
         drop(file);
         set_metadata(entry, &directory.fd, name, &mut self.notes)?;
         self.last = Some((parent, directory));
         Ok(())
     }
 
-    /// Remembers what a file holds of its length, where that differs. A file that was removed may have had the same inode.
-    fn note_holes(&mut self, file: &File, held: Bytes, len: u64) -> io::Result<()> {
-        let has_holes = held < whole_blocks(len);
-        if has_holes || !self.held.is_empty() {
+    /// Records the allocated bytes of a file with holes. A removed file may have had the same inode.
+    fn record_allocated(&mut self, file: &File, allocated: Bytes, len: u64) -> io::Result<()> {
+        let has_holes = allocated < whole_blocks(len);
+        if has_holes || !self.allocated.is_empty() {
             let found = file.metadata()?;
             let inode = (found.dev(), found.ino());
             if has_holes {
-                self.held.insert(inode, held)
+                self.allocated.insert(inode, allocated)
             } else {
-                self.held.remove(&inode)
+                self.allocated.remove(&inode)
             };
         }
         Ok(())
@@ -280,9 +287,9 @@ impl Unpacked {
     fn link(&mut self, entry: &Entry<'_>, (parent, name): (PathBuf, &OsStr), target: &[u8]) -> Result<(), ImportError> {
         let bad = |reason| entry.refused(EntryError::BadTarget { target: shown(target), reason: Box::new(reason) });
         let missing = || entry.refused(EntryError::NoTarget(shown(target)));
-        let target = beneath::path_of(target).map_err(bad)?;
-        let (above, last) = beneath::split(&target).ok_or_else(|| bad(EntryError::Root))?;
-        let from = match beneath::directory(&self.root, &above) {
+        let target = beneath::parse_name(target).map_err(bad)?;
+        let (above, last) = beneath::split_parent(&target).ok_or_else(|| bad(EntryError::Root))?;
+        let from = match beneath::open_directory(&self.root, &above) {
             Err(Unreachable::Entry(reason)) => return Err(bad(reason)),
             Err(Unreachable::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Err(missing()),
             opened => opened.map_err(|unreachable| entry.unreachable(unreachable))?,
@@ -294,7 +301,7 @@ impl Unpacked {
             }
             Some(_) => {}
         }
-        let directory = self.take_parent(entry, &parent)?;
+        let directory = self.open_parent(entry, &parent)?;
         let path = directory.path.join(name);
         if from.path.join(&last) == path {
             return Ok(());
@@ -304,21 +311,22 @@ impl Unpacked {
             self.last = None;
         }
         match linkat(&from, &last, &directory, name, AtFlags::empty()) {
-            // It was in what the link replaced.
+            // The target was inside the directory that the link replaced.
             Err(Errno::NOENT) => Err(missing()),
             linked => linked.map_err(entry.failed("link")),
         }
     }
 
-    /// The directory that an entry is made in; with those above it made, if need be.
-    fn take_parent(&mut self, entry: &Entry<'_>, parent: &Path) -> Result<Directory, ImportError> {
+    /// Opens the parent directory of an entry; creates missing directories.
+    fn open_parent(&mut self, entry: &Entry<'_>, parent: &Path) -> Result<Directory, ImportError> {
         match self.last.take() {
             Some((path, directory)) if path == parent => Ok(directory),
             _ => {
                 let made = |path: &Path| {
                     self.times.insert(path.to_owned(), 0);
                 };
-                beneath::make_directory(&self.root, parent, made).map_err(|unreachable| entry.unreachable(unreachable))
+                beneath::create_directory(&self.root, parent, made)
+                    .map_err(|unreachable| entry.unreachable(unreachable))
             }
         }
     }

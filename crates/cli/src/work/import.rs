@@ -15,7 +15,7 @@ use bulkhead_core::work::{ImportTask, MIN_BASE_BYTES, Order, Outcome, Report, St
 use bulkhead_engine::kernel::layer_errors;
 use bulkhead_formats::layer::LayerError;
 use bulkhead_formats::staging::{StagingFile, index_path};
-use bulkhead_image::{ImportError, Platform, Tree, Wanted, stage};
+use bulkhead_image::{ImportError, Platform, StageOptions, Tree, stage};
 use bulkhead_sys::fsutil::{self, FsError, TreeOptions};
 use bulkhead_sys::loopdev::LoopError;
 use bulkhead_sys::roots::Roots;
@@ -31,10 +31,10 @@ const ROUND_TO: Bytes = Bytes::mib(64);
 pub(super) fn run(task: ImportTask, daemon: &mut Daemon) -> Result<Outcome, Fault> {
     let ImportTask { volume, source, size_bytes, platform, reference, strict, staging } = task;
     let platform = match platform {
-        None => Platform::of_host(),
+        None => Platform::host(),
         Some(text) => text.parse::<Platform>().map_err(|error| Fault::new(Code::InvalidArgument, "platform", error))?,
     };
-    let image = Wanted { platform, reference, strict };
+    let image = StageOptions { platform, reference, strict };
     let stream = daemon.stream()?;
     let tree = stage(stream, &source, &staging, &image, |bytes| daemon.report_progress(bytes, None));
     let tree = tree.map_err(|error| error.fault(format!("source {source}")))?;

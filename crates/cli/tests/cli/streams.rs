@@ -148,7 +148,7 @@ fn streams_go_through_the_command_line() {
             exit 3
             ----- stderr
             error: source /nowhere: cannot find /nowhere: No such file or directory (os error 2)
-            hint: look for the path
+            hint: check the path
         "#]],
     );
     check(

@@ -1,6 +1,6 @@
-//! Numbers in headers, as GNU tar reads them: octal digits among blanks and NULs, or base 256 for what is too large for them.
+//! Numbers in headers, as GNU tar reads them: octal digits, padded with blanks or NULs; base 256 for larger values.
 
-/// The number in a field, which is zero when nothing is there; `None` for what is no number, or too large.
+/// Parses a field. An empty one is zero; `None` if it is invalid or out of range.
 pub(super) fn number(field: &[u8]) -> Option<i64> {
     match field.first()? {
         0x80 | 0xff => base_256(field),
@@ -8,25 +8,25 @@ pub(super) fn number(field: &[u8]) -> Option<i64> {
     }
 }
 
-/// As [`number`], of what is never negative.
+/// As [`number`], for fields that cannot be negative.
 pub(super) fn unsigned(field: &[u8]) -> Option<u64> {
     u64::try_from(number(field)?).ok()
 }
 
 fn octal(field: &[u8]) -> Option<i64> {
     let is_blank = |byte: &u8| byte.is_ascii_whitespace();
-    // Some programs let the end of the field before reach into this one.
+    // Some programs let the terminator of the previous field overlap this one.
     let field = field.strip_prefix(b"\0").unwrap_or(field);
     let digits = &field[field.iter().take_while(|byte| is_blank(byte)).count()..];
     let n_digits = digits.iter().take_while(|byte| (b'0'..=b'7').contains(byte)).count();
-    // Behind the end of a number, anything may be.
+    // Anything may follow the terminator of a number.
     if digits.get(n_digits).is_some_and(|byte| *byte != 0 && !is_blank(byte)) {
         return None;
     }
     digits[..n_digits].iter().try_fold(0_i64, |sum, digit| sum.checked_mul(8)?.checked_add(i64::from(digit - b'0')))
 }
 
-/// A number in two's complement, of which the first byte is only the sign.
+/// Parses a number in two's complement, whose first byte is only the sign.
 fn base_256(field: &[u8]) -> Option<i64> {
     let (sign, rest) = field.split_first()?;
     let sign = if *sign == 0xff { -1 } else { 0 };
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_among_blanks_and_nuls_and_in_base_256() {
+    fn numbers_are_padded_octal_or_base_256() {
         for (field, expected) in [
             (&b"0000644\0"[..], Some(0o644)),
             (b"    644 ", Some(0o644)),

@@ -28,7 +28,7 @@ fn refused(bytes: &[u8]) -> EntryError {
 }
 
 #[test]
-fn all_kinds_are_read_in_order() {
+fn all_types_of_entries_are_read_in_order() {
     let bytes = Tar::new()
         .dir("a/", 0o1777, 5)
         .file("a/file", "text")
@@ -48,7 +48,7 @@ fn all_kinds_are_read_in_order() {
 }
 
 #[test]
-fn extended_headers_are_for_the_next_entry_and_global_ones_for_all() {
+fn extended_headers_apply_to_the_next_entry_and_global_ones_to_all() {
     let long = format!("{}/name", "long/".repeat(60));
     let value = b"\x01\x00\x00\x02\n\x04\x00\n";
     let bytes = Tar::new()
@@ -72,12 +72,12 @@ fn extended_headers_are_for_the_next_entry_and_global_ones_for_all() {
     assert_eq!((all[0].path == long.as_bytes(), all[0].mtime, all[0].uid), (true, -2, 3_000_000));
     assert_eq!(all[0].xattrs.get(&b"security.capability"[..]).map(Vec::as_slice), Some(&value[..]));
     assert_eq!((all[1].path == long.as_bytes(), all[1].mtime, all[1].xattrs.len()), (true, 7, 0));
-    // An empty value takes a word back.
+    // An empty value deletes a keyword.
     assert_eq!((&all[2].path[..], all[2].mtime), (&b"last"[..], 1_000_000_000));
 }
 
 #[test]
-fn an_extended_size_holds_and_links_have_no_data() {
+fn an_extended_size_overrides_the_header_and_links_have_no_data() {
     let bytes = Tar::new()
         .records(EntryType::XHeader, &[("size", b"4")])
         .with(EntryType::Regular, "a", b"text", |header| header.set_size(0))
@@ -92,7 +92,7 @@ fn an_extended_size_holds_and_links_have_no_data() {
 }
 
 #[test]
-fn fields_of_blanks_and_nuls_are_zero_and_large_numbers_are_in_base_256() {
+fn empty_fields_are_zero_and_large_numbers_are_in_base_256() {
     let blank = |header: &mut Header, with: u8| {
         let fields = header.as_gnu_mut().unwrap();
         for field in [&mut fields.mode[..], &mut fields.uid, &mut fields.gid, &mut fields.mtime, &mut fields.size] {
@@ -121,10 +121,10 @@ fn fields_of_blanks_and_nuls_are_zero_and_large_numbers_are_in_base_256() {
 }
 
 #[test]
-fn a_checksum_of_signed_bytes_is_one() {
+fn a_checksum_of_signed_bytes_is_accepted() {
     let mut bytes = Tar::new().file("n\u{e4}me", "").end();
     let header = Header::from_byte_slice(&bytes[..512]);
-    let [unsigned, signed] = sums(header);
+    let [unsigned, signed] = checksums(header);
     assert!(unsigned > signed);
     bytes[CHECKSUM].copy_from_slice(format!("{signed:06o}\0 ").as_bytes());
     assert_eq!(read(&bytes).unwrap()[0].0.path, "n\u{e4}me".as_bytes());
@@ -133,22 +133,22 @@ fn a_checksum_of_signed_bytes_is_one() {
 }
 
 #[test]
-fn what_is_cut_off_is_told_wherever_that_is() {
+fn truncation_is_reported_at_every_position() {
     let whole = Tar::new().file("a", vec![1; 700]).file("b", "").end();
     assert_eq!(read(&whole).unwrap().len(), 2);
     for len in [513, 600, 1024, 1535, 1536, 1600, 2048] {
         assert_eq!(reason(&whole[..len]), ArchiveError::CutOff, "at {len}");
     }
-    // One block of zeroes is an end as well.
+    // A single block of zeroes also ends an archive.
     assert_eq!(read(&whole[..2560]).unwrap().len(), 2);
-    // A layer whose digest is right may do without.
+    // A verified layer may lack the end-of-archive marker.
     let mut verified = Archive::new(&whole[..2048], "it", true);
     assert!(verified.next().unwrap().is_some() && verified.next().unwrap().is_some());
     assert!(verified.next().unwrap().is_none());
 }
 
 #[test]
-fn what_is_no_archive_is_told() {
+fn other_formats_are_reported() {
     for bytes in [&[][..], b"text", &[b'x'; 4096], &[&[0; 1024][..], &[7; 1024]].concat()] {
         assert_eq!(reason(bytes), ArchiveError::Unknown);
     }
@@ -159,14 +159,14 @@ fn what_is_no_archive_is_told() {
 }
 
 #[test]
-fn no_header_takes_more_memory_than_it_may() {
-    // 1 TiB of attributes, of which none is there.
+fn memory_per_header_is_bounded() {
+    // Claims 1 TiB of attributes, which do not follow.
     let claims = |kind| Tar::new().with(kind, "x", &[], |header| header.set_size(1 << 40)).end();
     for kind in [EntryType::XHeader, EntryType::XGlobalHeader, EntryType::GNULongName, EntryType::GNULongLink] {
         assert!(matches!(reason(&claims(kind)), ArchiveError::Damaged(_)));
     }
     assert_eq!(reason(&claims(EntryType::Regular)), ArchiveError::CutOff);
-    // Each of these may be, and all together may not.
+    // Each is within the limit, but not all together.
     let value = vec![b'x'; 60_000];
     for kind in [EntryType::XHeader, EntryType::XGlobalHeader] {
         let mut many = Tar::new();
@@ -187,7 +187,7 @@ fn no_header_takes_more_memory_than_it_may() {
 }
 
 #[test]
-fn what_no_file_can_be_is_refused() {
+fn numbers_and_types_out_of_range_are_refused() {
     let number = |word, value: &str| {
         refused(&Tar::new().records(EntryType::XHeader, &[(word, value.as_bytes())]).file("a", "").end())
     };
@@ -206,7 +206,7 @@ fn what_no_file_can_be_is_refused() {
 
 proptest! {
     #[test]
-    fn noise_does_no_harm(noise in proptest::collection::vec(any::<u8>(), 0..3000), keep in 0usize..3000) {
+    fn random_input_does_not_panic(noise in proptest::collection::vec(any::<u8>(), 0..3000), keep in 0usize..3000) {
         let mut bytes = Tar::new().records(EntryType::XHeader, &[("path", b"p")]).file("a", "text").file("b", "").end();
         bytes.truncate(keep);
         bytes.extend(noise);

@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::Wanted;
-use crate::choose::{Candidate, Found};
+use crate::StageOptions;
+use crate::choose::{Candidate, Candidates};
 use crate::error::{ImageError, ImportError};
-use crate::image_layer::{ImageLayer, Known};
+use crate::image_layer::{ExpectedDigest, ImageLayer};
 use crate::platform::Platform;
 use crate::reference;
 use crate::store::Store;
 
-/// Where such an archive says what is in it.
+/// The list of images in such an archive.
 const REPOSITORIES: &str = "repositories";
 
-/// The most images of an archive that are looked at.
+/// Limit of images in an archive.
 const MAX_IMAGES: usize = 4096;
 
-/// What is read of a layer's document.
+/// The fields of a layer's document that are used.
 #[derive(Deserialize)]
 struct Document {
     #[serde(default)]
@@ -29,21 +29,21 @@ struct Document {
     platform: Platform,
 }
 
-/// A directory with what such an archive contains.
+/// A directory with the contents of such an archive.
 #[derive(Debug)]
-pub(crate) struct Legacy {
+pub(crate) struct LegacyArchive {
     pub(crate) store: Store,
-    /// The topmost layer of each name.
+    /// The topmost layer of each image, by image name.
     images: Vec<(String, String)>,
 }
 
-impl Legacy {
-    /// Opens a directory that contains such an archive; gives it back if it contains something else.
+impl LegacyArchive {
+    /// Opens a directory with the contents of such an archive; returns the store if it contains something else.
     pub(crate) fn open(store: Store) -> Result<Result<Self, Store>, ImportError> {
         if !store.has(REPOSITORIES) {
             return Ok(Err(store));
         }
-        // Another document of that name may be part of a tree.
+        // A tree can contain another file of that name.
         let bytes = match store.read(REPOSITORIES, &store.file(Path::new(REPOSITORIES), REPOSITORIES)?) {
             Err(ImportError::Image { reason: ImageError::TooLarge(_), .. }) => return Ok(Err(store)),
             read => read?,
@@ -56,42 +56,42 @@ impl Legacy {
         });
         let images: Vec<(String, String)> = images.collect();
         if images.len() > MAX_IMAGES {
-            return Err(store.wrong(ImageError::TooMany));
+            return Err(store.error(ImageError::TooMany));
         }
         let is_one = images.iter().any(|(_, layer)| store.has(&format!("{layer}/json")));
         Ok(if is_one { Ok(Self { store, images }) } else { Err(store) })
     }
 
-    /// The layers of the image that is wanted, the lowest first.
-    pub(crate) fn layers(&self, wanted: &Wanted) -> Result<Vec<ImageLayer>, ImportError> {
+    /// The layers of the selected image, lowest first.
+    pub(crate) fn layers(&self, options: &StageOptions) -> Result<Vec<ImageLayer>, ImportError> {
         let mut images = self.images.clone();
-        if let Some(name) = &wanted.reference {
+        if let Some(name) = &options.reference {
             let names = |(name, layer): &(String, String)| vec![name.clone(), layer.clone()];
-            images = reference::pick(images, names, name).map_err(|reason| self.store.wrong(reason))?;
+            images = reference::select(images, names, name).map_err(|reason| self.store.error(reason))?;
         }
-        let mut found = Found::new();
+        let mut found = Candidates::new();
         for (name, layer) in images {
             match self.document(&layer) {
                 Ok(mut document) => {
                     if document.platform.architecture.is_empty() {
-                        document.platform = wanted.platform.clone();
+                        document.platform = options.platform.clone();
                     }
                     let (id, platform) = (layer.clone(), document.platform);
-                    found.add(Candidate { id, name: Some(name), platform, image: layer }, wanted);
+                    found.add(Candidate { id, name: Some(name), platform, image: layer }, options);
                 }
                 Err(ImportError::Image { reason: ImageError::Missing(what), .. }) => found.add_missing(what),
                 Err(error) => return Err(error),
             }
         }
-        let top = found.choose(wanted).map_err(|reason| self.store.wrong(reason))?;
+        let top = found.choose(options).map_err(|reason| self.store.error(reason))?;
         let (mut layers, mut next) = (Vec::new(), Some(top));
         while let Some(id) = next {
             let (name, path) = (format!("layer {id}"), PathBuf::from(&id).join("layer.tar"));
             // Missing files are reported before anything is unpacked.
             self.store.file(&path, &name)?;
-            layers.push(ImageLayer { name, path, digest: Known::Nothing });
-            // A chain that leads back to itself ends here.
-            self.store.check_number(layers.len())?;
+            layers.push(ImageLayer { name, path, digest: ExpectedDigest::Unknown });
+            // Ends a chain that forms a loop.
+            self.store.check_n_layers(layers.len())?;
             next = self.document(&id)?.parent.filter(|parent| !parent.is_empty());
         }
         layers.reverse();
@@ -118,16 +118,20 @@ mod tests {
         fs::write(at.join(id).join("layer.tar"), content).unwrap();
     }
 
-    fn wanted(reference: Option<&str>) -> Wanted {
-        Wanted { platform: "linux/amd64".parse().unwrap(), reference: reference.map(str::to_owned), strict: false }
+    fn options(reference: Option<&str>) -> StageOptions {
+        StageOptions {
+            platform: "linux/amd64".parse().unwrap(),
+            reference: reference.map(str::to_owned),
+            strict: false,
+        }
     }
 
-    fn open(at: &Path) -> Option<Legacy> {
-        Legacy::open(Store::open(at, "it").unwrap()).unwrap().ok()
+    fn open(at: &Path) -> Option<LegacyArchive> {
+        LegacyArchive::open(Store::open(at, "it").unwrap()).unwrap().ok()
     }
 
     #[test]
-    fn layers_are_found_from_the_topmost_one() {
+    fn layers_are_found_from_the_top_down() {
         let dir = tempfile::tempdir().unwrap();
         for (id, parent, content) in
             [("aa", None, "base"), ("cc", Some("aa"), "middle"), ("bb", Some("cc"), "top"), ("dd", Some("ee"), "cut")]
@@ -137,22 +141,22 @@ mod tests {
         let repositories = json!({"app": {"1": "bb", "latest": "bb"}, "base": {"latest": "aa"}, "cut": {"1": "dd"}});
         fs::write(dir.path().join("repositories"), repositories.to_string()).unwrap();
         let legacy = open(dir.path()).unwrap();
-        let chosen = |name| contents(&legacy.store, &legacy.layers(&wanted(Some(name))).unwrap());
+        let chosen = |name| contents(&legacy.store, &legacy.layers(&options(Some(name))).unwrap());
         assert_eq!(
             (chosen("app:1"), chosen("app")),
             (vec!["base".into(), "middle".into(), "top".into()], chosen("bb"))
         );
         assert_eq!(chosen("base"), ["base"]);
-        assert!(matches!(reason(legacy.layers(&wanted(None))), ImageError::Ambiguous(_)));
-        assert_eq!(reason(legacy.layers(&wanted(Some("cut:1")))), ImageError::Missing("layer ee".to_owned()));
-        // Nothing ends such a chain but its length.
+        assert!(matches!(reason(legacy.layers(&options(None))), ImageError::Ambiguous(_)));
+        assert_eq!(reason(legacy.layers(&options(Some("cut:1")))), ImageError::Missing("layer ee".to_owned()));
+        // A loop ends at the limit of layers.
         fs::remove_dir_all(dir.path().join("aa")).unwrap();
         layer(dir.path(), "aa", Some("bb"), "base");
-        assert!(matches!(reason(legacy.layers(&wanted(Some("app")))), ImageError::Layers { .. }));
+        assert!(matches!(reason(legacy.layers(&options(Some("app")))), ImageError::Layers { .. }));
     }
 
     #[test]
-    fn another_file_of_that_name_is_part_of_a_tree() {
+    fn another_file_named_repositories_is_part_of_a_tree() {
         let dir = tempfile::tempdir().unwrap();
         for text in ["deb http://deb.debian.org/debian bookworm main", "{}", r#"{"a": {"b": "missing"}}"#] {
             fs::write(dir.path().join("repositories"), text).unwrap();

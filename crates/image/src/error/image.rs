@@ -3,92 +3,92 @@
 use bulkhead_core::error::Code;
 use bulkhead_core::reason::Reason;
 
-/// What is wrong with an OCI image.
+/// Why an image cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
-    /// A document cannot be read.
-    #[error("{document} cannot be understood: {cause}")]
+    /// A document is malformed.
+    #[error("{document} cannot be parsed: {cause}")]
     Document {
         /// `index.json`, or a digest.
         document: String,
-        /// Where it is wrong.
+        /// The error of the parser.
         cause: String,
     },
-    /// A document is larger than any image has.
-    #[error("{0} is larger than any such document")]
+    /// A document exceeds the size limit.
+    #[error("{0} is too large")]
     TooLarge(String),
-    /// Documents are larger together than those of any image.
+    /// The documents exceed the total size limit.
     #[error("its indexes and manifests are too large in total")]
     TooMany,
-    /// It has more layers than any image.
-    #[error("the image has {found} layers, and {most} are imported at most")]
+    /// It exceeds the limit of layers.
+    #[error("the image has {found} layers; at most {most} are supported")]
     Layers {
-        /// How many.
+        /// Number of layers.
         found: usize,
-        /// How many there may be.
+        /// The limit.
         most: usize,
     },
-    /// A digest that is none.
+    /// A digest is malformed.
     #[error("\"{0}\" is not a sha256 digest")]
     BadDigest(String),
-    /// A blob is not there.
+    /// A blob is missing.
     #[error("{0} is missing")]
     Missing(String),
-    /// A blob is not what it is called.
+    /// A blob does not match its digest.
     #[error("{wanted} is damaged: its digest is {found}")]
     WrongDigest {
-        /// Its name.
+        /// The expected digest.
         wanted: String,
-        /// What its name would be.
+        /// The digest of its content.
         found: String,
     },
-    /// A blob has another size.
+    /// A blob does not have the expected size.
     #[error("{digest} is damaged: it should have {wanted} bytes and has {found}")]
     WrongSize {
-        /// Its name.
+        /// Its digest.
         digest: String,
-        /// The size in its descriptor.
+        /// The size in its descriptor, bytes.
         wanted: u64,
-        /// The size that it has.
+        /// The actual size, bytes.
         found: u64,
     },
-    /// What a layer is cannot be read.
+    /// The media type of a layer is not supported.
     #[error("layer {digest} is of type \"{media_type}\", which is not supported")]
     MediaType {
-        /// The layer.
+        /// Digest of the layer.
         digest: String,
-        /// Its type.
+        /// Its media type.
         media_type: String,
     },
-    /// A layer cannot be read without a key.
+    /// A layer is encrypted.
     #[error("layer {0} is encrypted")]
     Encrypted(String),
-    /// A layer is to be had elsewhere.
+    /// A layer is not part of the layout (non-distributable).
     #[error("layer {0} is not distributed with the image")]
     Foreign(String),
-    /// There is no image for the platform.
+    /// No image runs on the selected platform.
     #[error("it has no image for {wanted}, only for {found}")]
     NoPlatform {
-        /// What was looked for.
+        /// The selection.
         wanted: String,
-        /// What is there.
+        /// The images found.
         found: String,
     },
-    /// There is no image of the name.
+    /// No image has the selected name.
     #[error("it has no image named \"{wanted}\", only {found}")]
     NoReference {
-        /// What was looked for.
+        /// The selection.
         wanted: String,
-        /// What is there.
+        /// The images found.
         found: String,
     },
-    /// There is no image at all.
+    /// There is no image.
     #[error("it has no image")]
     Empty,
-    /// There are several.
+    /// Several images match the selection.
     #[error("it has several images: {0}")]
     Ambiguous(String),
-    /// Indexes in indexes.
+    /// Indexes are nested beyond the limit.
     #[error("its indexes are nested too deeply")]
     Depth,
 }

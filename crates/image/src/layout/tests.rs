@@ -1,14 +1,14 @@
 use super::*;
 use crate::error::shown;
-use crate::store::digest;
+use crate::store::format_digest;
 use crate::testing::{LAYER, blob, complete, contents, image, index, named, reason};
 use bulkhead_core::error::Code;
 use serde_json::{Value, json};
 use std::fs;
 use tempfile::TempDir;
 
-fn wanted(platform: &str, reference: Option<&str>) -> Wanted {
-    Wanted { platform: platform.parse().unwrap(), reference: reference.map(str::to_owned), strict: false }
+fn options(platform: &str, reference: Option<&str>) -> StageOptions {
+    StageOptions { platform: platform.parse().unwrap(), reference: reference.map(str::to_owned), strict: false }
 }
 
 fn made(make: impl FnOnce(&Path) -> Vec<Value>) -> (TempDir, Layout) {
@@ -23,17 +23,17 @@ fn opened(path: &Path) -> Result<Layout, Store> {
     Layout::open(Store::open(path, "it").unwrap())
 }
 
-/// The layers that are chosen, by what is in them.
-fn chosen(layout: &Layout, wanted: &Wanted) -> Vec<String> {
-    contents(&layout.store, &layout.layers(wanted).unwrap())
+/// The contents of the selected layers.
+fn chosen(layout: &Layout, options: &StageOptions) -> Vec<String> {
+    contents(&layout.store, &layout.layers(options).unwrap())
 }
 
-fn refused(layout: &Layout, wanted: &Wanted) -> ImageError {
-    reason(layout.layers(wanted))
+fn refused(layout: &Layout, options: &StageOptions) -> ImageError {
+    reason(layout.layers(options))
 }
 
 #[test]
-fn the_image_of_the_platform_and_the_name_is_chosen() {
+fn images_are_selected_by_platform_and_name() {
     let (_dir, layout) = made(|at| {
         let of = |platform: &str, name: &str| {
             image(at, platform, &[blob(at, LAYER, name.as_bytes()), blob(at, LAYER, b"top")])
@@ -54,26 +54,26 @@ fn the_image_of_the_platform_and_the_name_is_chosen() {
             named(signature, "latest"),
         ]
     });
-    assert_eq!(chosen(&layout, &wanted("linux/amd64", Some("1.0"))), ["old", "top"]);
-    assert_eq!(chosen(&layout, &wanted("linux/arm64", None)), ["old arm", "top"]);
-    assert_eq!(chosen(&layout, &wanted("linux/amd64", Some("latest"))), ["new", "top"]);
-    assert_eq!(chosen(&layout, &wanted("linux/arm/v7", None)), ["seven", "top"]);
-    match refused(&layout, &wanted("linux/amd64", None)) {
+    assert_eq!(chosen(&layout, &options("linux/amd64", Some("1.0"))), ["old", "top"]);
+    assert_eq!(chosen(&layout, &options("linux/arm64", None)), ["old arm", "top"]);
+    assert_eq!(chosen(&layout, &options("linux/amd64", Some("latest"))), ["new", "top"]);
+    assert_eq!(chosen(&layout, &options("linux/arm/v7", None)), ["seven", "top"]);
+    match refused(&layout, &options("linux/amd64", None)) {
         ImageError::Ambiguous(found) => {
             assert!(found.contains("1.0 (linux/amd64)") && found.contains("latest (linux/amd64)"), "{found}");
         }
         other => panic!("{other:?}"),
     }
-    let none = refused(&layout, &wanted("linux/riscv64", Some("latest")));
+    let none = refused(&layout, &options("linux/riscv64", Some("latest")));
     assert_eq!(
         none,
         ImageError::NoPlatform { wanted: "linux/riscv64".into(), found: "linux/amd64, linux/arm/v7".into() }
     );
-    let none = refused(&layout, &wanted("linux/amd64", Some("2.0")));
+    let none = refused(&layout, &options("linux/amd64", Some("2.0")));
     assert_eq!(none, ImageError::NoReference { wanted: "2.0".into(), found: r#""1.0", "latest""#.into() });
 }
 
-/// A description with a platform.
+/// A descriptor with a platform.
 fn of(mut image: Value, platform: &str) -> Value {
     let mut parts = platform.split('/');
     image["platform"] = json!({"os": parts.next(), "architecture": parts.next()});
@@ -84,9 +84,9 @@ fn of(mut image: Value, platform: &str) -> Value {
 }
 
 #[test]
-fn only_what_is_chosen_has_to_be_there() {
+fn only_the_selected_image_has_to_exist() {
     let absent = |platform: &str| {
-        let digest = digest(Sha256::new_with_prefix(platform));
+        let digest = format_digest(Sha256::new_with_prefix(platform));
         let kind = "application/vnd.oci.image.manifest.v1+json";
         of(json!({"mediaType": kind, "digest": digest, "size": 400}), platform)
     };
@@ -105,25 +105,27 @@ fn only_what_is_chosen_has_to_be_there() {
         ];
         vec![named(index(at, &[index(at, &platforms)]), "latest")]
     });
-    assert_eq!(chosen(&layout, &wanted("linux/x86_64", None)), ["ours"]);
-    assert_eq!(chosen(&layout, &wanted("linux/amd64", Some("latest"))), ["ours"]);
-    // What is listed and not there is not offered.
+    assert_eq!(chosen(&layout, &options("linux/x86_64", None)), ["ours"]);
+    assert_eq!(chosen(&layout, &options("linux/amd64", Some("latest"))), ["ours"]);
+    // Missing images are not listed as candidates.
     let none = ImageError::NoPlatform { wanted: "linux/arm64".into(), found: "linux/amd64, linux/mips64le".into() };
-    assert_eq!(refused(&layout, &wanted("linux/arm64", None)), none);
+    assert_eq!(refused(&layout, &options("linux/arm64", None)), none);
     let (_dir, layout) = made(|at| vec![index(at, &[absent("linux/amd64"), absent("linux/arm64")])]);
-    let ImageError::Missing(missing) = refused(&layout, &wanted("linux/amd64", None)) else { panic!("something else") };
+    let ImageError::Missing(missing) = refused(&layout, &options("linux/amd64", None)) else {
+        panic!("something else")
+    };
     assert!(missing.starts_with("sha256:"), "{missing}");
-    assert_eq!(refused(&layout, &wanted("linux/s390x", None)), ImageError::Empty);
-    // What is chosen has to be there.
+    assert_eq!(refused(&layout, &options("linux/s390x", None)), ImageError::Empty);
+    // The selected image has to be complete.
     let (dir, layout) = made(|at| vec![of(image(at, "linux/amd64", &[blob(at, LAYER, b"layer")]), "linux/amd64")]);
-    let layers = layout.layers(&wanted("linux/amd64", None)).unwrap();
+    let layers = layout.layers(&options("linux/amd64", None)).unwrap();
     fs::remove_file(dir.path().join(&layers[0].path)).unwrap();
-    let Known::File(missing) = layers[0].digest.clone() else { panic!("{layers:?}") };
-    assert_eq!(refused(&layout, &wanted("linux/amd64", None)), ImageError::Missing(missing));
+    let ExpectedDigest::File(missing) = layers[0].digest.clone() else { panic!("{layers:?}") };
+    assert_eq!(refused(&layout, &options("linux/amd64", None)), ImageError::Missing(missing));
 }
 
 #[test]
-fn the_best_match_is_chosen_among_those_of_one_name() {
+fn the_best_match_of_one_name_is_selected() {
     let (_dir, layout) = made(|at| {
         let of = |platform: &str| of(image(at, "linux/any", &[blob(at, LAYER, platform.as_bytes())]), platform);
         let arm = [of("linux/arm/v5"), of("linux/arm/v7"), of("linux/arm/v6"), of("linux/arm64/v8"), of("linux/386")];
@@ -138,9 +140,9 @@ fn the_best_match_is_chosen_among_those_of_one_name() {
         ("linux/amd64/v3", "linux/amd64/v2"),
         ("linux/i386", "linux/386"),
     ] {
-        assert_eq!(chosen(&layout, &wanted(platform, None)), [best], "{platform}");
+        assert_eq!(chosen(&layout, &options(platform, None)), [best], "{platform}");
     }
-    // Of several names, none is better.
+    // Images with several names are ambiguous.
     let (_dir, layout) = made(|at| {
         let of = |platform: &str| of(image(at, "linux/any", &[blob(at, LAYER, platform.as_bytes())]), platform);
         vec![
@@ -150,10 +152,10 @@ fn the_best_match_is_chosen_among_those_of_one_name() {
             named(of("linux/arm/v7"), "seven"),
         ]
     });
-    assert!(matches!(refused(&layout, &wanted("linux/arm/v7", None)), ImageError::Ambiguous(_)));
-    // One of another architecture is only taken where there is nothing else.
-    assert_eq!(chosen(&layout, &wanted("linux/amd64", None)), ["linux/amd64"]);
-    assert_eq!(chosen(&layout, &wanted("linux/amd64", Some("old"))), ["linux/386"]);
+    assert!(matches!(refused(&layout, &options("linux/arm/v7", None)), ImageError::Ambiguous(_)));
+    // Another architecture is selected only if there is no alternative.
+    assert_eq!(chosen(&layout, &options("linux/amd64", None)), ["linux/amd64"]);
+    assert_eq!(chosen(&layout, &options("linux/amd64", Some("old"))), ["linux/386"]);
 }
 
 fn signature(at: &Path) -> Vec<u8> {
@@ -162,19 +164,19 @@ fn signature(at: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn the_same_image_under_two_names_is_one_and_no_image_is_none() {
+fn one_image_with_two_names_is_not_ambiguous() {
     let (_dir, layout) = made(|at| {
         let one = image(at, "linux/amd64", &[blob(at, LAYER, b"one")]);
         vec![named(one.clone(), "1.0"), named(one, "latest")]
     });
-    assert_eq!(chosen(&layout, &wanted("linux/amd64", None)), ["one"]);
+    assert_eq!(chosen(&layout, &options("linux/amd64", None)), ["one"]);
     let (_dir, layout) = made(|_| Vec::new());
-    assert_eq!(refused(&layout, &wanted("linux/amd64", None)), ImageError::Empty);
+    assert_eq!(refused(&layout, &options("linux/amd64", None)), ImageError::Empty);
     assert!(opened(tempfile::tempdir().unwrap().path()).is_err());
 }
 
 #[test]
-fn layers_that_cannot_be_read_are_refused_by_what_they_are() {
+fn unsupported_layers_are_refused_by_media_type() {
     for (kind, code) in [
         ("application/vnd.oci.image.layer.v1.tar+gzip+encrypted", "is encrypted"),
         ("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", "is not distributed"),
@@ -183,14 +185,14 @@ fn layers_that_cannot_be_read_are_refused_by_what_they_are() {
         ("", "is of type"),
     ] {
         let (_dir, layout) = made(|at| vec![image(at, "linux/amd64", &[blob(at, kind, b"x")])]);
-        let error = layout.layers(&wanted("linux/amd64", None)).unwrap_err();
+        let error = layout.layers(&options("linux/amd64", None)).unwrap_err();
         assert!(error.to_string().contains(code) && error.code() == Code::Unsupported, "{error}");
     }
 }
 
 #[test]
-fn what_is_not_what_it_is_called_is_refused() {
-    let any = wanted("linux/amd64", None);
+fn blobs_that_do_not_match_their_descriptor_are_refused() {
+    let any = options("linux/amd64", None);
     let good = |at: &Path| image(at, "linux/amd64", &[blob(at, LAYER, b"x")]);
     let path_of = |at: &Path, found: &Value| {
         at.join("blobs/sha256").join(found["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap())
@@ -198,7 +200,7 @@ fn what_is_not_what_it_is_called_is_refused() {
     let (_dir, layout) = made(|at| {
         let found = good(at);
         let path = path_of(at, &found);
-        // As long as it was.
+        // The length is unchanged.
         let other = fs::read_to_string(&path).unwrap().replace("schemaVersion\":2", "schemaVersion\":3");
         fs::write(path, other).unwrap();
         vec![found]
@@ -217,13 +219,13 @@ fn what_is_not_what_it_is_called_is_refused() {
             fs::create_dir(path).unwrap();
         },
         |path| {
-            // Nothing is waited for.
+            // Must not block.
             fs::remove_file(path).unwrap();
             let mode = rustix::fs::Mode::from_raw_mode(0o600);
             rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         },
         |path| {
-            // Nothing is opened: a socket could not be.
+            // Must not be opened: opening a socket fails.
             fs::remove_file(path).unwrap();
             std::os::unix::net::UnixListener::bind(path).unwrap();
         },
@@ -243,7 +245,7 @@ fn what_is_not_what_it_is_called_is_refused() {
 
 #[test]
 fn documents_are_bounded_in_size_and_depth() {
-    let any = wanted("linux/amd64", None);
+    let any = options("linux/amd64", None);
     let (_dir, layout) = made(|at| {
         let mut found = image(at, "linux/amd64", &[blob(at, LAYER, b"x")]);
         for _ in 0..6 {
@@ -252,7 +254,7 @@ fn documents_are_bounded_in_size_and_depth() {
         vec![found]
     });
     assert_eq!(refused(&layout, &any), ImageError::Depth);
-    // The same again and again is read once.
+    // Repeated references are read once.
     let (_dir, layout) = made(|at| {
         let mut found = image(at, "linux/amd64", &[blob(at, LAYER, b"x")]);
         for _ in 0..3 {
@@ -261,7 +263,7 @@ fn documents_are_bounded_in_size_and_depth() {
         vec![found]
     });
     assert_eq!(chosen(&layout, &any), ["x"]);
-    // Each of these may be, and all together may not.
+    // Each is within the limit, but not all together.
     let (_dir, layout) = made(|at| {
         let other = |n: u32| {
             let text = format!("{{\"n\": \"{n}{}\"}}", "x".repeat(7 << 20));

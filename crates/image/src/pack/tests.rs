@@ -8,7 +8,7 @@ fn packed(source: &Path) -> Result<Vec<u8>, ImportError> {
 }
 
 #[test]
-fn a_packed_directory_is_read_as_it_was() {
+fn packing_and_reading_a_directory_round_trips() {
     let dir = tempfile::tempdir().unwrap();
     let long = "long/".repeat(30);
     fs::create_dir_all(dir.path().join(&long)).unwrap();
@@ -30,7 +30,7 @@ fn a_packed_directory_is_read_as_it_was() {
         seen.push((String::from_utf8(member.path).unwrap(), member.kind, member.mtime, data.len()));
     }
     let names: Vec<&str> = seen.iter().map(|(name, ..)| name.as_str()).filter(|name| name.len() < 10).collect();
-    assert_eq!(names, ["./", "./a", "./b", "./c", "./long/"], "the socket is left out");
+    assert_eq!(names, ["./", "./a", "./b", "./c", "./long/"], "the socket is omitted");
     assert_eq!((&seen[1].1, seen[1].2, seen[1].3), (&Kind::File, -10, 1000));
     assert_eq!(seen[2].1, Kind::HardLink(b"./a".to_vec()));
     assert_eq!(seen[3].1, Kind::Symlink("/nowhere".repeat(20).into_bytes()));
@@ -39,7 +39,7 @@ fn a_packed_directory_is_read_as_it_was() {
 }
 
 #[test]
-fn holes_are_packed_as_such() {
+fn holes_are_preserved() {
     let dir = tempfile::tempdir().unwrap();
     let sparse = File::create(dir.path().join("sparse")).unwrap();
     sparse.set_len(1 << 40).unwrap();
@@ -54,7 +54,7 @@ fn holes_are_packed_as_such() {
     while let Some(member) = archive.next().unwrap() {
         let mut data = Vec::new();
         archive.data().read_to_end(&mut data).unwrap();
-        assert_eq!(data.len() as u64, member.content.pieces.iter().map(|piece| piece.len).sum::<u64>());
+        assert_eq!(data.len() as u64, member.content.segments.iter().map(|segment| segment.len).sum::<u64>());
         let text: Vec<u8> = data.into_iter().filter(|byte| *byte != 0).collect();
         seen.push((String::from_utf8(member.path).unwrap(), member.content.len, String::from_utf8(text).unwrap()));
     }
@@ -73,7 +73,7 @@ fn the_length_of_a_record_counts_itself() {
 }
 
 #[test]
-fn what_is_mounted_in_it_does_not_come_along() {
+fn mounts_in_a_directory_are_refused() {
     match packed(Path::new("/dev")) {
         Err(ImportError::Directory { reason: DirectoryError::OtherMount, .. }) => {}
         other => panic!("{:?}", other.map(|bytes| bytes.len())),
@@ -81,7 +81,7 @@ fn what_is_mounted_in_it_does_not_come_along() {
 }
 
 #[test]
-fn it_is_not_unpacked_into_itself() {
+fn a_source_that_contains_the_staging_directory_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let staging = dir.path().join("deep");
     fs::create_dir(&staging).unwrap();

@@ -1,4 +1,4 @@
-//! Writes the data of files, and counts the blocks that they need.
+//! Writes the data of files, and counts the blocks that they occupy.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,13 +10,13 @@ use super::Entry;
 use crate::archive::Archive;
 use crate::error::{ImportError, reading};
 
-/// Bytes that are copied at a time; so many zeroes become a hole.
+/// Size of the copy buffer, bytes. A buffer of zeroes becomes a hole.
 const CHUNK: usize = 1 << 16;
 
-/// The size of a block of the file system that is made of the tree: it has no blocks of zeroes.
+/// Block size of the file system that is created from the tree. Blocks of zeroes are not stored.
 const BLOCK: u64 = 4096;
 
-/// Counts bytes, and reports the sum.
+/// Counts bytes, and reports the total.
 pub(crate) struct Meter<'a> {
     bytes: u64,
     report: &'a mut dyn FnMut(Bytes),
@@ -33,7 +33,7 @@ impl<'a> Meter<'a> {
     }
 }
 
-/// Writes the data of an entry; returns how much that is in blocks that are not all zeroes.
+/// Writes the data of an entry; returns the size of its blocks that are not all zeroes.
 pub(super) fn copy(
     entry: &Entry<'_>,
     archive: &mut Archive<impl Read>,
@@ -42,10 +42,10 @@ pub(super) fn copy(
 ) -> Result<Bytes, ImportError> {
     let content = &entry.member.content;
     let (mut buffer, mut blocks) = (vec![0; CHUNK], Blocks::default());
-    for piece in &content.pieces {
-        let (mut at, end) = (piece.at, piece.at.saturating_add(piece.len));
+    for segment in &content.segments {
+        let (mut at, end) = (segment.offset, segment.offset.saturating_add(segment.len));
         while at < end {
-            // Up to a multiple of a chunk, wherever the piece begins.
+            // Up to a multiple of the chunk size, wherever the segment begins.
             let len = (CHUNK as u64 - at % CHUNK as u64).min(end - at);
             let chunk = &mut buffer[..usize::try_from(len).unwrap_or_default()];
             archive.data().read_exact(chunk).map_err(|error| reading(entry.archive, error))?;
@@ -61,12 +61,12 @@ pub(super) fn copy(
     Ok(Bytes(blocks.count * BLOCK))
 }
 
-/// As many bytes in whole blocks.
+/// Rounds up to whole blocks.
 pub(crate) fn whole_blocks(bytes: u64) -> Bytes {
     Bytes(bytes.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX))
 }
 
-/// Blocks that are not all zeroes, of which the parts come in order.
+/// Counts blocks that are not all zeroes; data is added in order of offset.
 #[derive(Default)]
 struct Blocks {
     count: u64,
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_counts_once_and_only_with_something_in_it() {
+    fn a_block_counts_once_and_only_with_data() {
         let mut blocks = Blocks::default();
         blocks.add(4000, &[1; 10]);
         blocks.add(4010, &[1; 100]);

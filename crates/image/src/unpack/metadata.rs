@@ -1,4 +1,4 @@
-//! Sets the metadata of files: owner, mode, attributes, times.
+//! Sets the metadata of files: owner, mode, extended attributes, times.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,15 +12,14 @@ use rustix::io::Errno;
 
 use super::Entry;
 use crate::archive::Kind;
-use crate::attributes::{self, Notes, Reason, Sorted};
+use crate::attributes::{self, Classified, Notes, Reason};
 use crate::beneath;
 use crate::error::ImportError;
 
-/// How much is free where it is an attribute that there is no room for, and not a file: file systems say the same of both.
+/// With more free space than this, `ENOSPC` means that the attribute does not fit, not that the file system is full.
 const HAS_ROOM_BYTES: u64 = 1 << 20;
 
-/// Gives an entry that was just made its owner, mode, attributes and time, in the order in which none of these takes another back.
-/// Attributes that it cannot have are noted.
+/// Sets owner, mode, attributes and times of a new entry, in an order in which none resets another. Notes omitted attributes.
 pub(super) fn set_metadata(
     entry: &Entry<'_>,
     directory: &OwnedFd,
@@ -33,17 +32,17 @@ pub(super) fn set_metadata(
     chownat(directory, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
         .map_err(entry.failed("set the owner of"))?;
     if !is_link {
-        // What is there is no link, and nobody else can come to it.
+        // It is not a link, and no other process can access it.
         let mode = Mode::from_raw_mode(member.mode);
         chmodat(directory, name, mode, AtFlags::empty()).map_err(entry.failed("set the mode of"))?;
     }
-    let path = beneath::by_descriptor(directory, name);
-    let Sorted { kept, left_out } = attributes::sort(member);
+    let path = beneath::proc_path(directory, name);
+    let Classified { kept, left_out } = attributes::classify(member);
     left_out.into_iter().for_each(|(attribute, reason)| notes.add(attribute, reason, &member.path));
     if !is_link {
-        // A directory may have been there before, with others, and any file inherits the default access list of its directory.
+        // A directory may have existed with other attributes, and every file inherits the default ACL of its directory.
         for attribute in attributes(&path).map_err(entry.failed("list the attributes of"))? {
-            // Labels are the host's.
+            // Security labels belong to the host.
             let is_ours = !attribute.starts_with(b"security.") || attribute == b"security.capability";
             if is_ours && !kept.contains(&&attribute[..]) {
                 let removed = rustix::fs::lremovexattr(&path, &attribute[..]);
@@ -59,10 +58,11 @@ pub(super) fn set_metadata(
             Err(errno) => return Err(entry.failed("set an attribute of")(errno)),
         }
     }
-    utimensat(directory, name, &at(member.mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(entry.failed("set the time of"))
+    utimensat(directory, name, &timestamps(member.mtime), AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(entry.failed("set the time of"))
 }
 
-/// Whether a file system does not take an attribute, rather than fail.
+/// Whether an error means that the file system refuses the attribute.
 fn is_refusal(errno: Errno, directory: &OwnedFd) -> bool {
     match errno {
         Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS | Errno::INVAL | Errno::RANGE | Errno::TOOBIG => true,
@@ -73,7 +73,7 @@ fn is_refusal(errno: Errno, directory: &OwnedFd) -> bool {
     }
 }
 
-/// The names of the extended attributes of a file.
+/// The names of a file's extended attributes.
 pub(crate) fn attributes(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     let mut names = vec![0; 1 << 16];
     match rustix::fs::llistxattr(path, &mut names[..]) {
@@ -85,8 +85,8 @@ pub(crate) fn attributes(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     }
 }
 
-/// Both times of a file, as an archive has them.
-pub(super) fn at(mtime: i64) -> Timestamps {
+/// Both timestamps of a file, from the time in an archive.
+pub(super) fn timestamps(mtime: i64) -> Timestamps {
     let time = Timespec { tv_sec: mtime, tv_nsec: 0 };
     Timestamps { last_access: time, last_modification: time }
 }
@@ -96,12 +96,12 @@ mod tests {
     use super::*;
     use crate::archive::Archive;
     use crate::testing::Tar;
-    use crate::unpack::{Meter, Unpacked};
+    use crate::unpack::{Meter, Unpacker};
     use std::os::unix::fs::MetadataExt as _;
     use tar::EntryType;
 
     #[test]
-    fn attributes_that_no_file_can_have_are_left_out_and_noted() {
+    fn unsupported_attributes_are_omitted_and_noted() {
         let large = vec![b'x'; 5000];
         let quarantine: (&str, &[u8]) = ("SCHILY.xattr.com.apple.quarantine", b"0081");
         let archive = Tar::new()
@@ -119,7 +119,7 @@ mod tests {
             .link(EntryType::Symlink, "link", "file");
         let dir = tempfile::tempdir().unwrap();
         let (bytes, mut report) = (archive.end(), |_| ());
-        let mut unpacked = Unpacked::create(&dir.path().join("tree")).unwrap();
+        let mut unpacked = Unpacker::create(&dir.path().join("tree")).unwrap();
         unpacked.unpack(&mut Archive::new(&bytes[..], "it", false), "it", false, &mut Meter::new(&mut report)).unwrap();
         let finished = unpacked.finish().unwrap();
         let noted: Vec<String> = finished.left_out.iter().map(ToString::to_string).collect();
@@ -129,7 +129,7 @@ mod tests {
             r#"user.large of 1 entry such as "file": the attributes of a file must fit into one block of 4 KiB"#,
             r#"user.note of 1 entry such as "link": files of that kind cannot have it"#,
         ];
-        // Where this runs, attributes of users may be refused.
+        // The file system of the test may refuse user attributes.
         assert_eq!(
             noted.iter().filter(|note| !note.contains("staging")).collect::<Vec<_>>(),
             expected.iter().collect::<Vec<_>>()

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 fn unpack_all(dir: &Path, archives: &[Vec<u8>], is_layer: bool) -> Result<PathBuf, ImportError> {
     let mut report = |_| ();
     let mut meter = Meter::new(&mut report);
-    let mut unpacked = Unpacked::create(&dir.join("tree"))?;
+    let mut unpacked = Unpacker::create(&dir.join("tree"))?;
     for bytes in archives {
         if is_layer {
             unpacked.apply_whiteouts(&mut Archive::new(&bytes[..], "it", true), "it")?;
@@ -28,7 +28,7 @@ fn refused(archive: Tar) -> EntryError {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("precious"), "precious").unwrap();
     let error = unpack_all(dir.path(), &[archive.end()], false).unwrap_err();
-    // What is beside the tree is as it was, whatever the archive wanted.
+    // Files outside of the tree are unchanged.
     assert_eq!(fs::read_to_string(dir.path().join("precious")).unwrap(), "precious");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
     match error {
@@ -38,7 +38,7 @@ fn refused(archive: Tar) -> EntryError {
 }
 
 #[test]
-fn what_is_unpacked_is_what_was_packed() {
+fn unpacking_restores_files_and_metadata() {
     let (_dir, tree) = unpacked(
         Tar::new()
             .dir("./", 0o750, 11)
@@ -68,19 +68,19 @@ fn what_is_unpacked_is_what_was_packed() {
 }
 
 #[test]
-fn files_of_holes_are_measured_by_what_they_hold() {
+fn sparse_files_count_their_allocated_blocks() {
     let map = |parts: &str, len: u64| {
         let len = len.to_string();
         let records: [(&str, &[u8]); 2] = [("GNU.sparse.size", len.as_bytes()), ("GNU.sparse.map", parts.as_bytes())];
         Tar::new().records(EntryType::XHeader, &records)
     };
     let sparse = map("4095,2,1099511627772,4", 1 << 40).file("sparse", b"abcend");
-    // A file of zeroes has no blocks either, and what replaces it has.
+    // A file of zeroes has no blocks either, but its replacement does.
     let archive = Tar(sparse.0).file("zeroes", vec![0; 100_000]).file("gone", [&[1][..], &[0; 8191]].concat());
     let archive = archive.file("gone", "text").file("whole", vec![1; 5000]);
     let dir = tempfile::tempdir().unwrap();
     let (bytes, mut report) = (archive.end(), |_| ());
-    let mut unpacked = Unpacked::create(&dir.path().join("tree")).unwrap();
+    let mut unpacked = Unpacker::create(&dir.path().join("tree")).unwrap();
     unpacked.unpack(&mut Archive::new(&bytes[..], "it", false), "it", false, &mut Meter::new(&mut report)).unwrap();
     let finished = unpacked.finish().unwrap();
     let size = crate::count::count(&finished).unwrap();
@@ -97,7 +97,7 @@ fn files_of_holes_are_measured_by_what_they_hold() {
 #[test]
 fn root_owners_devices_and_capabilities_are_kept() {
     if !rustix::process::geteuid().is_root() {
-        return println!("Skipped: needs root");
+        return println!("skipped: requires root");
     }
     let capability = b"\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00";
     let of = |uid, gid| {
@@ -136,13 +136,13 @@ fn root_owners_devices_and_capabilities_are_kept() {
 }
 
 #[test]
-fn no_name_leads_out() {
+fn names_that_lead_out_are_refused() {
     assert_eq!(refused(Tar::new().file("../precious", "x")), EntryError::Outside);
     assert_eq!(refused(Tar::new().file("a/../../precious", "x")), EntryError::Outside);
     let name = "itself";
     let behind = Tar::new().link(EntryType::Symlink, name, name).file("itself/precious", "x");
     assert_eq!(refused(behind), EntryError::LinkLoop(name.to_owned()));
-    // A directory replaces a link of its name, and not what the link leads to.
+    // A directory replaces a link of the same name, not the target of the link.
     let (dir, tree) =
         unpacked(Tar::new().link(EntryType::Symlink, "link", "..").dir("link/", 0o711, 3).file("link/x", ""));
     assert!(tree.join("link/x").exists() && !dir.path().join("x").exists());
@@ -150,7 +150,7 @@ fn no_name_leads_out() {
     assert_eq!(refused(Tar::new().file(".", "")), EntryError::Root);
 }
 
-/// What is in the tree when nothing beside it was touched.
+/// Unpacks archives, and checks that files outside of the tree are unchanged.
 fn within(archives: &[Tar]) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("precious"), "precious").unwrap();
@@ -162,7 +162,7 @@ fn within(archives: &[Tar]) -> (TempDir, PathBuf) {
 }
 
 #[test]
-fn absolute_names_begin_at_the_root_of_the_tree() {
+fn absolute_names_start_at_the_root_of_the_tree() {
     let archive = Tar::new()
         .dir("/", 0o711, 9)
         .dir("/etc/", 0o750, 11)
@@ -177,7 +177,7 @@ fn absolute_names_begin_at_the_root_of_the_tree() {
 }
 
 #[test]
-fn what_is_behind_a_link_of_a_directory_is_in_that_directory() {
+fn entries_behind_a_link_are_created_in_its_target() {
     let lower = Tar::new()
         .dir("usr/lib", 0o755, 3)
         .dir("usr/lib/old", 0o755, 4)
@@ -207,7 +207,7 @@ fn what_is_behind_a_link_of_a_directory_is_in_that_directory() {
     assert_eq!((at("usr/lib/old").mtime(), at("usr/lib/old").mode() & 0o777), (7, 0o700));
     assert_eq!(fs::read_to_string(tree.join("precious")).unwrap(), "mine");
     assert_eq!(fs::read_to_string(tree.join("srv/data/file")).unwrap(), "made");
-    // A directory of the upper layer replaces the link, and nothing of what it led to is hidden by what is in it.
+    // A directory of the upper layer replaces the link; whiteouts in it do not apply to the former target.
     let lower = Tar::new().file("usr/lib/kept", "").link(EntryType::Symlink, "lib", "usr/lib");
     let upper = Tar::new().dir("lib", 0o755, 1).file("lib/.wh.kept", "").file("lib/.wh..wh..opq", "").file("lib/x", "");
     let (_dir, tree) = within(&[lower, upper]);
@@ -215,11 +215,11 @@ fn what_is_behind_a_link_of_a_directory_is_in_that_directory() {
 }
 
 #[test]
-fn no_hard_link_leads_out() {
+fn hard_links_that_lead_out_are_refused() {
     let link = |to: &str| refused(Tar::new().link(EntryType::Symlink, "up", "..").link(EntryType::Link, "x", to));
     let bad = |to: &str, reason| EntryError::BadTarget { target: to.to_owned(), reason: Box::new(reason) };
     assert_eq!(link("../precious"), bad("../precious", EntryError::Outside));
-    // What these lead to is looked for in the tree, where it is not.
+    // Their targets are looked up in the tree, where they do not exist.
     for target in ["/etc/passwd", "up/precious", "/precious"] {
         assert_eq!(link(target), EntryError::NoTarget(target.to_owned()));
     }
@@ -228,7 +228,7 @@ fn no_hard_link_leads_out() {
     assert!(matches!(link("."), EntryError::BadTarget { .. }));
     let of_directory = Tar::new().dir("d", 0o755, 1).link(EntryType::Link, "x", "d");
     assert!(matches!(refused(of_directory), EntryError::BadTarget { .. }));
-    // A link to itself changes nothing; one to what it replaces has nothing to lead to.
+    // A link to itself changes nothing; a link to what it replaces has no target.
     let (_dir, tree) = unpacked(Tar::new().file("a", "text").link(EntryType::Link, "a", "./a"));
     assert_eq!(fs::read_to_string(tree.join("a")).unwrap(), "text");
     let within = Tar::new().file("d/a", "text").link(EntryType::Link, "d", "d/a");
@@ -236,7 +236,7 @@ fn no_hard_link_leads_out() {
 }
 
 #[test]
-fn what_comes_later_wins() {
+fn the_last_entry_of_a_name_wins() {
     let (_dir, tree) = unpacked(
         Tar::new()
             .file("a", "first")
@@ -252,7 +252,7 @@ fn what_comes_later_wins() {
             .dir("e", 0o700, 2),
     );
     let text = |path: &str| fs::read_to_string(tree.join(path)).unwrap();
-    // What has another name is not changed.
+    // Other names of a replaced file are unchanged.
     assert_eq!((text("a"), text("linked"), text("d")), ("second".into(), "first".into(), "now a file".into()));
     assert!(tree.join("f/new").exists() && tree.join("e/kept").exists());
     assert_eq!(
@@ -262,7 +262,7 @@ fn what_comes_later_wins() {
 }
 
 #[test]
-fn layers_hide_what_is_below_them_and_nothing_of_their_own() {
+fn whiteouts_hide_lower_layers_only() {
     let lower = Tar::new()
         .file("gone", "")
         .file("kept", "")
@@ -290,11 +290,11 @@ fn layers_hide_what_is_below_them_and_nothing_of_their_own() {
 }
 
 #[test]
-fn no_time_is_kept_of_a_directory_that_is_gone() {
+fn times_of_removed_directories_are_dropped() {
     let mut meter = |_| ();
     let mut meter = Meter::new(&mut meter);
     let dir = tempfile::tempdir().unwrap();
-    let mut unpacked = Unpacked::create(&dir.path().join("tree")).unwrap();
+    let mut unpacked = Unpacker::create(&dir.path().join("tree")).unwrap();
     let lower = Tar::new().dir("a", 0o755, 1).dir("a/b", 0o755, 1).dir("ab", 0o755, 1).dir("c", 0o755, 1);
     let lower = lower.dir("c/d", 0o755, 1).file("a", "").dir("e", 0o755, 1).dir("e/f", 0o755, 1).end();
     unpacked.unpack(&mut Archive::new(&lower[..], "it", true), "it", true, &mut meter).unwrap();
@@ -305,7 +305,7 @@ fn no_time_is_kept_of_a_directory_that_is_gone() {
 }
 
 #[test]
-fn a_layer_replaces_what_is_no_directory_by_an_opaque_one() {
+fn an_opaque_directory_replaces_a_file() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("precious"), "precious").unwrap();
     let lower = Tar::new().link(EntryType::Symlink, "link", "..").file("file", "x").link(EntryType::Symlink, "a", "..");
@@ -325,7 +325,7 @@ fn a_layer_replaces_what_is_no_directory_by_an_opaque_one() {
 }
 
 #[test]
-fn no_layer_reaches_out_by_what_another_made() {
+fn no_layer_leads_out_through_links_of_another() {
     let lower = || {
         let lower = Tar::new().link(EntryType::Symlink, "link", "..").dir("a", 0o755, 0);
         lower.link(EntryType::Symlink, "a/link", "../..").link(EntryType::Symlink, "a/loop", "loop")
@@ -335,7 +335,7 @@ fn no_layer_reaches_out_by_what_another_made() {
         Tar::new().file("link/.wh.precious", ""),
         Tar::new().file("link/.wh..wh..opq", ""),
         Tar::new().dir("link/deep", 0o755, 0).file("link/deep/.wh..wh..opq", ""),
-        // What the layer makes is not what is in the way.
+        // The layer's own directory does not replace the link below it.
         Tar::new().dir("a", 0o755, 0).file("a/link/.wh.precious", ""),
         Tar::new().dir("a", 0o755, 0).file("a/link/.wh..wh..opq", ""),
     ] {
@@ -357,7 +357,7 @@ fn no_layer_reaches_out_by_what_another_made() {
 }
 
 #[test]
-fn errors_name_the_entry_and_do_nothing_to_a_terminal() {
+fn errors_name_the_entry_and_escape_control_characters() {
     let dir = tempfile::tempdir().unwrap();
     let error = unpack_all(dir.path(), &[Tar::new().file("../\x1b[31mred\n", "").end()], false).unwrap_err();
     assert_eq!(error.to_string(), r#"it: entry "../\u{1b}[31mred\n" has a name that leads out of the archive"#);

@@ -1,14 +1,14 @@
-//! Entries as the bytes of a tar archive, in each of the formats that tar has had.
+//! Encodes entries of a tar archive, in each historical format.
 //!
-//! Owns: headers, numbers, long names, extended records, sparse maps. Does not: decide what an archive contains.
+//! Owns: headers, numbers, long names, extended records, sparse maps. Does not: choose the contents of an archive.
 
-/// Bytes of a block.
+/// Size of a block, bytes.
 const BLOCK: usize = 512;
 
-/// Which headers an entry has.
+/// The format of an entry's headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// From before POSIX: no devices, short names, small numbers.
+    /// Before POSIX: no devices, short names, small numbers.
     V7,
     Ustar,
     /// GNU's long names and numbers in base 256.
@@ -26,7 +26,7 @@ pub(crate) enum Sparse {
     Pax10,
 }
 
-/// What an entry is.
+/// The type of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File(Content),
@@ -38,11 +38,11 @@ pub(crate) enum Kind {
     Fifo,
 }
 
-/// A file's content: all else than the pieces is zeroes.
+/// The content of a file: zeroes except for the segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Content {
     pub(crate) len: u64,
-    pub(crate) pieces: Vec<(u64, Vec<u8>)>,
+    pub(crate) segments: Vec<(u64, Vec<u8>)>,
     pub(crate) sparse: Option<Sparse>,
 }
 
@@ -56,17 +56,17 @@ pub(crate) struct Entry {
     pub(crate) gid: u32,
     /// Seconds and nanoseconds since 1970.
     pub(crate) mtime: (i64, u32),
-    /// Extended records beside those that the format needs: attributes, access lists.
+    /// Additional extended records: attributes, ACLs.
     pub(crate) records: Vec<(Vec<u8>, Vec<u8>)>,
     pub(crate) format: Format,
-    /// How numbers are written: padded with blanks, or with zeroes.
+    /// Whether numbers are padded with blanks instead of zeroes.
     pub(crate) is_blank_padded: bool,
 }
 
 type Header = [u8; BLOCK];
 type Record = (Vec<u8>, Vec<u8>);
 
-/// Where the fields of a header are.
+/// Positions of the fields of a header.
 const NAME: std::ops::Range<usize> = 0..100;
 const LINK: std::ops::Range<usize> = 157..257;
 const PREFIX: std::ops::Range<usize> = 345..500;
@@ -102,7 +102,7 @@ impl Entry {
         let mut header = [0; BLOCK];
         let format = match &self.kind {
             _ if is_old_sparse => Format::Gnu,
-            // GNU tar looks for no map in records unless the header is POSIX's.
+            // GNU tar looks for a map in records only if the header is POSIX's.
             Kind::File(Content { sparse: Some(_), .. }) => Format::Pax,
             _ => self.format,
         };
@@ -195,15 +195,15 @@ impl Entry {
     /// The bytes that follow the header; adds the records that explain them.
     fn data(&self, records: &mut Vec<Record>) -> Vec<u8> {
         let Kind::File(content) = &self.kind else { return Vec::new() };
-        let stored: Vec<u8> = content.pieces.iter().flat_map(|(_, data)| data.iter().copied()).collect();
+        let stored: Vec<u8> = content.segments.iter().flat_map(|(_, data)| data.iter().copied()).collect();
         let mut say = |word: &str, value: String| {
             records.push((format!("GNU.sparse.{word}").into_bytes(), value.into_bytes()));
         };
-        let pieces = || content.pieces.iter().map(|(at, data)| (*at, data.len()));
+        let segments = || content.segments.iter().map(|(at, data)| (*at, data.len()));
         match content.sparse {
             None => {
                 let mut whole = vec![0; usize::try_from(content.len).unwrap()];
-                for (at, data) in &content.pieces {
+                for (at, data) in &content.segments {
                     let at = usize::try_from(*at).unwrap();
                     whole[at..at + data.len()].copy_from_slice(data);
                 }
@@ -212,16 +212,16 @@ impl Entry {
             Some(Sparse::OldGnu) => {}
             Some(Sparse::Pax00) => {
                 say("size", content.len.to_string());
-                say("numblocks", content.pieces.len().to_string());
-                for (at, len) in pieces() {
+                say("numblocks", content.segments.len().to_string());
+                for (at, len) in segments() {
                     say("offset", at.to_string());
                     say("numbytes", len.to_string());
                 }
             }
             Some(Sparse::Pax01) => {
                 say("size", content.len.to_string());
-                say("numblocks", content.pieces.len().to_string());
-                let map: Vec<String> = pieces().map(|(at, len)| format!("{at},{len}")).collect();
+                say("numblocks", content.segments.len().to_string());
+                let map: Vec<String> = segments().map(|(at, len)| format!("{at},{len}")).collect();
                 say("map", map.join(","));
                 records.push((b"GNU.sparse.name".to_vec(), self.name.clone()));
             }
@@ -230,8 +230,8 @@ impl Entry {
                 say("minor", "0".to_owned());
                 say("realsize", content.len.to_string());
                 records.push((b"GNU.sparse.name".to_vec(), self.name.clone()));
-                let mut map = format!("{}\n", content.pieces.len()).into_bytes();
-                map.extend(pieces().flat_map(|(at, len)| format!("{at}\n{len}\n").into_bytes()));
+                let mut map = format!("{}\n", content.segments.len()).into_bytes();
+                map.extend(segments().flat_map(|(at, len)| format!("{at}\n{len}\n").into_bytes()));
                 pad(&mut map);
                 map.extend(stored);
                 return map;
@@ -258,7 +258,7 @@ pub(crate) fn extended(kind: u8, records: &[Record], out: &mut Vec<u8>) {
     special(kind, b"extended", &data, out);
 }
 
-/// An entry that is no file, such as a volume's label.
+/// An entry that is not a file, such as the label of an archive.
 pub(crate) fn special(kind: u8, name: &[u8], data: &[u8], out: &mut Vec<u8>) {
     let mut header = [0; BLOCK];
     put(&mut header, NAME, name);
@@ -288,17 +288,17 @@ fn long(kind: u8, name: &[u8], out: &mut Vec<u8>) {
 }
 
 fn old_sparse_map(header: &mut Header, content: &Content) -> Vec<u8> {
-    let pieces: Vec<[u8; 24]> = content
-        .pieces
+    let segments: Vec<[u8; 24]> = content
+        .segments
         .iter()
         .map(|(at, data)| {
-            let mut piece = [0; 24];
-            piece[..12].copy_from_slice(format!("{at:011o}\0").as_bytes());
-            piece[12..].copy_from_slice(format!("{:011o}\0", data.len()).as_bytes());
-            piece
+            let mut segment = [0; 24];
+            segment[..12].copy_from_slice(format!("{at:011o}\0").as_bytes());
+            segment[12..].copy_from_slice(format!("{:011o}\0", data.len()).as_bytes());
+            segment
         })
         .collect();
-    let (first, rest) = pieces.split_at(pieces.len().min(4));
+    let (first, rest) = segments.split_at(segments.len().min(4));
     put(header, 386..482, &first.concat());
     header[482] = u8::from(!rest.is_empty());
     put(header, 483..495, format!("{:011o}\0", content.len).as_bytes());
@@ -314,14 +314,14 @@ fn old_sparse_map(header: &mut Header, content: &Content) -> Vec<u8> {
     more
 }
 
-/// A prefix and a name, as ustar divides a long one at a slash.
+/// Splits a long name at a slash into prefix and name (ustar).
 fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
     let at = (1..name.len().saturating_sub(1)).rev().find(|at| name[*at] == b'/' && *at <= PREFIX.len())?;
     let (prefix, rest) = (&name[..at], &name[at + 1..]);
     (rest.len() <= NAME.len()).then_some((prefix, rest))
 }
 
-/// Seconds with a fraction: what is before 1970 is less by the fraction.
+/// Seconds with a fraction; a time before 1970 is lower by the fraction.
 fn decimal(seconds: i64, nanoseconds: u32) -> String {
     if seconds < 0 {
         let (whole, fraction) = (seconds + 1, 1_000_000_000 - nanoseconds);

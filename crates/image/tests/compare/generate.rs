@@ -1,17 +1,17 @@
-//! Archives and image layers at random, of all that tar has. The same seed gives the same ones.
+//! Random archives and image layers, with all features of tar. Each is determined by its seed.
 //!
-//! Owns: what an archive contains, and what is known of the tree that it makes. Does not: write headers (`encode`).
+//! Owns: the contents of an archive, and a model of the tree that results. Does not: write headers (`encode`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::encode::{Content, Entry, Format, Kind, Sparse, end, extended, special};
 
-/// A capability (`cap_net_raw+ep`, revision 2), and an access list as the kernel encodes it.
+/// A capability (`cap_net_raw+ep`, revision 2), and an ACL in the kernel's binary format.
 const CAPABILITY: &[u8] = b"\x01\0\0\x02\0\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const ACL: &[u8] = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x04\0\xe8\x03\0\0\x04\0\x04\0\xff\xff\xff\xff\
     \x10\0\x06\0\xff\xff\xff\xff\x20\0\x04\0\xff\xff\xff\xff";
 
-/// Parts of names.
+/// Components of names.
 const PARTS: [&[u8]; 22] = [
     b"a",
     b"b",
@@ -63,52 +63,52 @@ impl Random {
     }
 }
 
-/// What is at a path.
+/// The type of the file at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum What {
+enum Existing {
     Directory,
     /// A symbolic link to a directory, by its real path.
     DirectoryLink(Vec<u8>),
-    /// A symbolic link that could lead out of the tree, of an archive: GNU tar makes it last of all, and loses track of it when it is
-    /// replaced or linked to.
+    /// A symbolic link that could lead out of the tree. GNU tar creates it at the very end, and loses track of it if it is replaced or
+    /// linked to.
     Delayed,
     Other,
 }
 
-/// Which reference makes a tree of it: neither takes all that there is.
+/// The reference that unpacks it: neither supports all features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum Purpose {
     /// One archive, for GNU tar.
     Archive,
     /// Layers of an image, for an OCI unpacker.
     Layers,
 }
 
-/// A tree as it grows entry by entry.
+/// Generates entries, and tracks the tree that results.
 #[derive(Clone, Debug)]
 pub(crate) struct Generator {
     pub(crate) random: Random,
-    used_for: Use,
-    /// By real path; the root is the empty one.
-    tree: BTreeMap<Vec<u8>, What>,
+    used_for: Purpose,
+    /// By real path; the root is empty.
+    tree: BTreeMap<Vec<u8>, Existing>,
     pub(crate) n_entries: usize,
-    /// The directories that have entries of their own.
+    /// The directories with entries.
     explicit: BTreeMap<Vec<u8>, Entry>,
-    /// The directories whose first entry comes after what is in them.
+    /// The directories whose first entry follows their contents.
     pub(crate) late: BTreeSet<Vec<u8>>,
-    /// The directories in which some were made that no entry names, or something was replaced or hidden by a whiteout.
+    /// The directories in which a directory without an entry was created, or something was replaced or hidden by a whiteout.
     pub(crate) disturbed: BTreeSet<Vec<u8>>,
-    /// The directories of the layer that no entry names.
+    /// The directories of the layer without entries.
     implied: BTreeSet<Vec<u8>>,
-    /// The directories that the layer replaced with something else, for a while at least.
+    /// The directories that the layer replaced with something else, at least temporarily.
     replaced: BTreeSet<Vec<u8>>,
-    /// For people: the entries, one a line.
+    /// The entries, one per line, for reports.
     pub(crate) log: Vec<String>,
 }
 
 impl Generator {
-    pub(crate) fn new(seed: u64, used_for: Use) -> Self {
-        let tree = BTreeMap::from([(Vec::new(), What::Directory)]);
+    pub(crate) fn new(seed: u64, used_for: Purpose) -> Self {
+        let tree = BTreeMap::from([(Vec::new(), Existing::Directory)]);
         Self {
             random: Random(seed),
             used_for,
@@ -134,13 +134,13 @@ impl Generator {
         }
         for _ in 0..1 + self.random.below(40) {
             let entry = self.entry();
-            self.put(&entry, &mut out);
+            self.append(&entry, &mut out);
         }
         end(&mut out);
         out
     }
 
-    /// The next layer of an image: what it removes of those below, and what it adds, in any order.
+    /// The next layer of an image: whiteouts and entries, in random order.
     pub(crate) fn layer(&mut self) -> Vec<u8> {
         self.implied.clear();
         self.replaced.clear();
@@ -151,15 +151,15 @@ impl Generator {
         let mut entries: Vec<Entry> = (0..1 + self.random.below(25)).map(|_| self.entry()).collect();
         for (parent, written, name) in whiteouts {
             if let Some(what) = self.tree.get(&parent).cloned() {
-                let mut entry =
-                    self.plain(join(&written, &name), Kind::File(Content { len: 0, pieces: Vec::new(), sparse: None }));
+                let mut entry = self
+                    .plain(join(&written, &name), Kind::File(Content { len: 0, segments: Vec::new(), sparse: None }));
                 entry.mtime = (1, 0);
-                // A whiteout of a file comes before the names in a directory that takes its place, unless that directory has an entry, and one
-                // behind a link before the link is replaced.
+                // The whiteout of a file comes before the names in a directory that replaces it, unless that directory has an entry; a whiteout
+                // behind a link comes before the link is replaced.
                 let hidden = join(&parent, name.strip_prefix(b".wh.").unwrap_or_default());
                 let is_opaque = name == b".wh..wh..opq";
                 let is_hidden = |path: &Vec<u8>| *path == hidden || is_opaque && is_below(path, &parent);
-                let is_first = what != What::Directory
+                let is_first = what != Existing::Directory
                     || written != parent
                     || self.replaced.iter().any(|path| *path == parent || is_below(&parent, path))
                     || self.implied.iter().any(is_hidden);
@@ -169,14 +169,14 @@ impl Generator {
         }
         let mut out = Vec::new();
         for entry in &entries {
-            self.put(entry, &mut out);
+            self.append(entry, &mut out);
         }
         end(&mut out);
         self.log.push("-- end of layer".to_owned());
         out
     }
 
-    fn put(&mut self, entry: &Entry, out: &mut Vec<u8>) {
+    fn append(&mut self, entry: &Entry, out: &mut Vec<u8>) {
         entry.encode(out);
         self.n_entries += 1;
         let kind = format!("{:?}", entry.kind);
@@ -221,10 +221,11 @@ impl Generator {
     }
 
     fn entry(&mut self) -> Entry {
-        // GNU tar sets directories' modes and makes links when all is unpacked, by names: what these lead through must stay.
-        let is_archive = self.used_for == Use::Archive;
-        let must_stay = |what: &What| *what == What::Delayed || is_archive && matches!(what, What::DirectoryLink(_));
-        let again: Vec<Vec<u8>> = self.of(|what| !must_stay(what));
+        // GNU tar sets modes of directories and creates links at the end, by name: the components of these names must stay.
+        let is_archive = self.used_for == Purpose::Archive;
+        let must_stay =
+            |what: &Existing| *what == Existing::Delayed || is_archive && matches!(what, Existing::DirectoryLink(_));
+        let again: Vec<Vec<u8>> = self.paths(|what| !must_stay(what));
         let (written, path) = loop {
             let (written, path) = if self.random.chance(5) {
                 (Vec::new(), Vec::new())
@@ -234,7 +235,7 @@ impl Generator {
                 (join(&self.by_link(&parent), &name), path)
             } else {
                 let (written, parent) = self.directory();
-                let name = self.part();
+                let name = self.component();
                 (join(&written, &name), join(&parent, &name))
             };
             if !self.tree.get(&path).is_some_and(must_stay) {
@@ -242,19 +243,19 @@ impl Generator {
             }
         };
         let mut kind = self.kind(&path);
-        // GNU tar gives what replaces a directory the directory's mode.
-        if (is_archive || path.is_empty()) && self.tree.get(&path) == Some(&What::Directory) {
+        // GNU tar applies the mode of a directory to its replacement.
+        if (is_archive || path.is_empty()) && self.tree.get(&path) == Some(&Existing::Directory) {
             kind = Kind::Directory;
         }
         if kind == Kind::Directory && self.tree.contains_key(&path) && !self.explicit.contains_key(&path) {
             self.late.insert(path.clone());
         }
-        self.note(&path, &kind);
+        self.record(&path, &kind);
         let mut entry = self.plain(written, kind);
-        self.adorn(&mut entry);
-        self.explicit.retain(|path, _| self.tree.get(path) == Some(&What::Directory));
-        if self.used_for == Use::Archive && entry.kind == Kind::Directory {
-            // Of several GNU tar takes the last one, or the first one with `--delay-directory-restore`.
+        self.add_attributes(&mut entry);
+        self.explicit.retain(|path, _| self.tree.get(path) == Some(&Existing::Directory));
+        if self.used_for == Purpose::Archive && entry.kind == Kind::Directory {
+            // Of several, GNU tar uses the last one, or the first one with `--delay-directory-restore`.
             let name = entry.name.clone();
             entry = Entry { name, ..self.explicit.entry(path).or_insert(entry).clone() };
         }
@@ -269,46 +270,50 @@ impl Generator {
         entry
     }
 
-    /// Remembers what is at a path now, and the directories above it.
-    fn note(&mut self, path: &[u8], kind: &Kind) {
+    /// Records the new file at a path, and the directories above it.
+    fn record(&mut self, path: &[u8], kind: &Kind) {
         let mut above = path.to_vec();
         while !above.is_empty() {
             above = split(&above).0;
-            if self.tree.insert(above.clone(), What::Directory).is_none() {
+            if self.tree.insert(above.clone(), Existing::Directory).is_none() {
                 self.disturbed.insert(split(&above).0);
                 self.implied.insert(above.clone());
             }
         }
         let what = match kind {
-            Kind::Directory => What::Directory,
-            Kind::Symlink(target) if self.used_for == Use::Archive && could_lead_out(target) => What::Delayed,
+            Kind::Directory => Existing::Directory,
+            Kind::Symlink(target) if self.used_for == Purpose::Archive && could_lead_out(target) => Existing::Delayed,
             Kind::Symlink(target) => match self.resolved(path, target) {
                 Some(to)
-                    if self.tree.get(&to) == Some(&What::Directory) && !is_below(path, &to) && !is_below(&to, path) =>
+                    if self.tree.get(&to) == Some(&Existing::Directory)
+                        && !is_below(path, &to)
+                        && !is_below(&to, path) =>
                 {
-                    What::DirectoryLink(to)
+                    Existing::DirectoryLink(to)
                 }
-                _ => What::Other,
+                _ => Existing::Other,
             },
             Kind::HardLink(target) => match self.tree.get(&target[..]) {
-                Some(What::DirectoryLink(to)) if split(target).0 == split(path).0 => What::DirectoryLink(to.clone()),
-                _ => What::Other,
+                Some(Existing::DirectoryLink(to)) if split(target).0 == split(path).0 => {
+                    Existing::DirectoryLink(to.clone())
+                }
+                _ => Existing::Other,
             },
-            _ => What::Other,
+            _ => Existing::Other,
         };
-        if what != What::Directory {
+        if what != Existing::Directory {
             self.replaced.insert(path.to_vec());
             self.remove_below(path);
         }
         self.tree.insert(path.to_vec(), what);
     }
 
-    /// Where a symbolic link leads to that has no link on its way; `None` if that is not known.
+    /// The target of a symbolic link, if no other link is on its path; `None` if unknown.
     fn resolved(&self, path: &[u8], target: &[u8]) -> Option<Vec<u8>> {
         let mut at = if target.starts_with(b"/") { Vec::new() } else { split(path).0 };
         for part in target.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
             at = if part == b".." { split(&at).0 } else { join(&at, part) };
-            if self.tree.get(&at) != Some(&What::Directory) {
+            if self.tree.get(&at) != Some(&Existing::Directory) {
                 return None;
             }
         }
@@ -321,17 +326,17 @@ impl Generator {
         self.tree.retain(|other, _| !is_below(other, path));
     }
 
-    /// A directory: as it is written, and its real path. It may be missing.
+    /// A directory: its path as written, and its real path. It may not exist.
     fn directory(&mut self) -> (Vec<u8>, Vec<u8>) {
-        let directories: Vec<Vec<u8>> = self.of(|what| *what == What::Directory);
+        let directories: Vec<Vec<u8>> = self.paths(|what| *what == Existing::Directory);
         let mut real = self.random.pick(&directories);
         let depth = real.iter().filter(|byte| **byte == b'/').count();
         let mut written = self.by_link(&real);
         if depth < 8 && self.random.chance(8) {
-            let part = self.part();
+            let part = self.component();
             let below = join(&real, &part);
-            // What is there and no directory is in the way.
-            if matches!(self.tree.get(&below), None | Some(What::Directory)) {
+            // An existing file that is not a directory is in the way.
+            if matches!(self.tree.get(&below), None | Some(Existing::Directory)) {
                 (real, written) = (below, join(&written, &part));
             }
         }
@@ -340,18 +345,18 @@ impl Generator {
 
     /// A directory by its path, or by one through a symbolic link.
     fn by_link(&mut self, real: &[u8]) -> Vec<u8> {
-        let links: Vec<Vec<u8>> = self.of(|what| *what == What::DirectoryLink(real.to_vec()));
+        let links: Vec<Vec<u8>> = self.paths(|what| *what == Existing::DirectoryLink(real.to_vec()));
         if !links.is_empty() && self.random.chance(60) { self.random.pick(&links) } else { real.to_vec() }
     }
 
-    fn of(&self, is_it: impl Fn(&What) -> bool) -> Vec<Vec<u8>> {
+    fn paths(&self, is_it: impl Fn(&Existing) -> bool) -> Vec<Vec<u8>> {
         self.tree.iter().filter(|(_, what)| is_it(what)).map(|(path, _)| path.clone()).collect()
     }
 
-    fn part(&mut self) -> Vec<u8> {
+    fn component(&mut self) -> Vec<u8> {
         match self.random.below(20) {
             0 => vec![b'n'; 90 + self.random.below(160)],
-            1 if self.used_for == Use::Archive => b".wh.plain".to_vec(),
+            1 if self.used_for == Purpose::Archive => b".wh.plain".to_vec(),
             2..=9 => self.random.pick(&PARTS[..7]).to_vec(),
             _ => self.random.pick(&PARTS).to_vec(),
         }
@@ -363,7 +368,7 @@ impl Generator {
             5..=10 => Kind::File(self.content()),
             11..=13 => self.symlink(path),
             14..=16 => {
-                let targets = self.of(|what| !matches!(what, What::Directory | What::Delayed));
+                let targets = self.paths(|what| !matches!(what, Existing::Directory | Existing::Delayed));
                 let targets: Vec<_> =
                     targets.into_iter().filter(|target| target != path && !is_below(target, path)).collect();
                 if targets.is_empty() {
@@ -380,15 +385,15 @@ impl Generator {
     }
 
     fn symlink(&mut self, path: &[u8]) -> Kind {
-        let directories = self.of(|what| *what == What::Directory);
+        let directories = self.paths(|what| *what == Existing::Directory);
         let to = self.random.pick(&directories);
         let (parent, _) = split(path);
         if self.random.chance(30) || to.is_empty() {
             let targets: [&[u8]; 7] = [b"nowhere", b"a", b"/etc/passwd", b"../../../..", b"./x", b"..", &[b't'; 150]];
             return Kind::Symlink(self.random.pick(&targets).to_vec());
         }
-        // GNU tar follows no link that could lead out, until all is unpacked.
-        if self.used_for == Use::Archive {
+        // GNU tar does not follow links that could lead out until the end.
+        if self.used_for == Purpose::Archive {
             return match to.strip_prefix(&parent[..]) {
                 Some(below) if parent.is_empty() => Kind::Symlink(below.to_vec()),
                 Some([b'/', below @ ..]) if !below.is_empty() => Kind::Symlink(below.to_vec()),
@@ -399,7 +404,7 @@ impl Generator {
         Kind::Symlink(match self.random.below(3) {
             0 => [b"/", &to[..]].concat(),
             1 => [&b"../".repeat(depth), &to[..]].concat(),
-            // Further up than there is.
+            // Above the root.
             _ => [&b"../".repeat(depth + 3), &to[..]].concat(),
         })
     }
@@ -408,31 +413,31 @@ impl Generator {
         if !self.random.chance(25) {
             let len = self.random.pick(&[0, 1, 511, 512, 513, 4096, 10_000, 70_000]);
             let data = self.data(len);
-            return Content { len: len as u64, pieces: vec![(0, data)], sparse: None };
+            return Content { len: len as u64, segments: vec![(0, data)], sparse: None };
         }
         let formats = [None, Some(Sparse::Pax00), Some(Sparse::Pax01), Some(Sparse::Pax10), Some(Sparse::OldGnu)];
-        // Neither umoci nor containerd knows the old one.
-        let sparse = self.random.pick(if self.used_for == Use::Archive { &formats } else { &formats[..4] });
-        let (mut at, mut pieces) = (0, Vec::new());
+        // Neither umoci nor containerd supports the old format.
+        let sparse = self.random.pick(if self.used_for == Purpose::Archive { &formats } else { &formats[..4] });
+        let (mut at, mut segments) = (0, Vec::new());
         for _ in 0..self.random.pick(&[1, 1, 2, 4, 5, 26, 60]) {
             at += self.random.pick(&[0, 512, 4096, 65_536, 102_400]);
             // Whole blocks, as GNU tar writes them.
             let len = self.random.pick(&[512, 1024, 4096, 5120]);
-            pieces.push((at, self.data(len)));
+            segments.push((at, self.data(len)));
             at += len as u64;
         }
         let hole = self.random.pick(&[0, 1, 4096, 300_000]);
-        if let Some((_, last)) = pieces.last_mut()
+        if let Some((_, last)) = segments.last_mut()
             && hole == 0
         {
             last.truncate(last.len() - 100);
             at -= 100;
         }
         if hole > 0 && sparse.is_some() {
-            // So GNU tar marks a hole at the end.
-            pieces.push((at + hole, Vec::new()));
+            // GNU tar marks a hole at the end like this.
+            segments.push((at + hole, Vec::new()));
         }
-        Content { len: at + hole, pieces, sparse }
+        Content { len: at + hole, segments, sparse }
     }
 
     fn data(&mut self, len: usize) -> Vec<u8> {
@@ -444,8 +449,8 @@ impl Generator {
         let mode =
             self.random.pick(&[0o644, 0o755, 0o600, 0o444, 0o000, 0o4755, 0o2755, 0o6711, 0o1777, 0o2775, 0o7777]);
         let ids = [0, 1, 1000, 65_534, 70_000, 2_097_151, 2_097_152, 3_000_000_000];
-        // Both need more than eleven octal digits; Go's nanoseconds end in 2262.
-        let latest = if self.used_for == Use::Archive { 10_000_000_000 } else { 8_700_000_000 };
+        // Both exceed eleven octal digits; Go's nanoseconds end in 2262.
+        let latest = if self.used_for == Purpose::Archive { 10_000_000_000 } else { 8_700_000_000 };
         let seconds = self.random.pick(&[1, 86_400, 999_999_999, 1_700_000_000, 1_700_000_001, -1, -1_000_000, latest]);
         let formats = [Format::Ustar, Format::Gnu, Format::Pax, Format::Pax, Format::V7];
         let mut format = self.random.pick(&formats);
@@ -468,20 +473,20 @@ impl Generator {
         }
     }
 
-    /// Adds attributes and access lists.
-    fn adorn(&mut self, entry: &mut Entry) {
+    /// Adds attributes and ACLs.
+    fn add_attributes(&mut self, entry: &mut Entry) {
         let is_file = matches!(entry.kind, Kind::File(_));
         let is_directory = entry.kind == Kind::Directory;
         if matches!(entry.kind, Kind::HardLink(_)) || !self.random.chance(30) {
             return;
         }
-        // Go takes a record without a value for none.
-        let nothing: &[u8] = if self.used_for == Use::Archive { b"" } else { b"-" };
+        // Go ignores a record without a value.
+        let nothing: &[u8] = if self.used_for == Purpose::Archive { b"" } else { b"-" };
         let mut add = |word: &[u8], value: &[u8]| entry.records.push((word.to_vec(), value.to_vec()));
         if self.random.chance(50) {
             add(b"SCHILY.xattr.trusted.test", self.random.pick(&[nothing, b"text", b"\0\n=\xff", &[b'v'; 600]]));
         }
-        if self.used_for == Use::Archive && self.random.chance(10) {
+        if self.used_for == Purpose::Archive && self.random.chance(10) {
             add(b"SCHILY.xattr.trusted.50%25 a%3Db%41", b"escaped");
         }
         if (is_file || is_directory) && self.random.chance(50) {
@@ -492,13 +497,13 @@ impl Generator {
         }
         let may_have_acl = !matches!(entry.kind, Kind::Symlink(_));
         match self.used_for {
-            Use::Archive if may_have_acl && self.random.chance(50) => {
+            Purpose::Archive if may_have_acl && self.random.chance(50) => {
                 add(b"SCHILY.acl.access", self.acl().as_bytes());
                 if is_directory && self.random.chance(60) {
                     add(b"SCHILY.acl.default", self.acl().as_bytes());
                 }
             }
-            Use::Layers if may_have_acl && self.random.chance(40) => {
+            Purpose::Layers if may_have_acl && self.random.chance(40) => {
                 add(b"SCHILY.xattr.system.posix_acl_access", ACL);
                 if is_directory && self.random.chance(60) {
                     add(b"SCHILY.xattr.system.posix_acl_default", ACL);
@@ -508,7 +513,7 @@ impl Generator {
         }
     }
 
-    /// An access list as text, with numbers for names.
+    /// An ACL as text, with numeric IDs.
     fn acl(&mut self) -> String {
         let permissions = ["rwx", "r-x", "rw-", "r--", "---", "-w-"];
         let mut entries = Vec::new();
@@ -526,7 +531,7 @@ impl Generator {
         entries.join(separator) + end
     }
 
-    /// The same name, written in another way.
+    /// An equivalent spelling of a name.
     fn decorated(&mut self, name: &[u8], is_directory: bool) -> Vec<u8> {
         let start: &[u8] = self.random.pick(&[&b""[..], b"", b"./", b"./", b"/", b"//", b".//./"]);
         let mut written = start.to_vec();
@@ -539,7 +544,7 @@ impl Generator {
         if name.is_empty() {
             return self.random.pick(&[&b"."[..], b"./"]).to_vec();
         }
-        // Only so a directory is one to the oldest programs.
+        // The oldest format marks a directory like this.
         if is_directory {
             written.push(b'/');
         }
@@ -547,7 +552,7 @@ impl Generator {
     }
 }
 
-/// Whether GNU tar takes a symbolic link for one that could lead out.
+/// Whether GNU tar assumes that a symbolic link could lead out.
 pub(crate) fn could_lead_out(target: &[u8]) -> bool {
     target.starts_with(b"/") || target.split(|byte| *byte == b'/').any(|part| part == b"..")
 }

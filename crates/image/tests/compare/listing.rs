@@ -1,6 +1,6 @@
-//! What a directory tree contains, for comparison with another one.
+//! A listing of a directory tree, for comparison with another one.
 //!
-//! Owns: which properties of a file count. Does not: decide which differences are allowed.
+//! Owns: the properties of a file that are compared. Does not: decide which differences are accepted.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
 
-/// What one name leads to.
+/// The file behind a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     /// Type and permissions.
@@ -83,7 +83,7 @@ fn xattrs(path: &Path) -> BTreeMap<String, Vec<u8>> {
     let (mut names, mut value) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     let len = rustix::fs::llistxattr(path, &mut names[..]).unwrap();
     let names = names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    // A label is the host's.
+    // Security labels belong to the host.
     let names = names.filter(|name| *name != b"security.selinux").map(<[u8]>::to_vec).collect::<Vec<_>>();
     let mut xattrs = BTreeMap::new();
     for name in names {

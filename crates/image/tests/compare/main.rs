@@ -1,12 +1,12 @@
-//! Generated archives and images, unpacked by this crate and by the programs that everybody has: GNU tar, and `umoci` for layers of OCI
-//! layouts. The trees are compared name by name; what may differ is said in [`allowed`], with the reason.
+//! Generated archives and images, unpacked by this crate and by reference programs: GNU tar for archives, and `umoci` for layers of OCI
+//! layouts. The trees are compared name by name; [`allow`] has the accepted differences, with their reasons.
 //!
-//! `BULKHEAD_COMPARE_FILES=A:B` compares real ones: archives, and directories with an OCI layout whose image is tagged `it`.
-//! `BULKHEAD_COMPARE=N` compares N archives and N images instead of a few, `BULKHEAD_COMPARE_SEED=N` begins at another seed.
+//! `BULKHEAD_COMPARE_FILES=A:B` compares existing ones: archives, and directories with an OCI layout whose image is tagged `it`.
+//! `BULKHEAD_COMPARE=N` compares N archives and N images instead of the default, `BULKHEAD_COMPARE_SEED=N` starts at another seed.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "tests")]
-#![expect(clippy::disallowed_methods, reason = "the references are programs of their own")]
+#![expect(clippy::disallowed_methods, reason = "the references are external programs")]
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use bulkhead_image::{ImportError, Platform, Source, Tree, Wanted, stage};
+use bulkhead_image::{ImportError, Platform, Source, StageOptions, Tree, stage};
 use rustix::fs::{FileType, Mode, XattrFlags, lsetxattr, makedev, mknodat};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
@@ -24,14 +24,14 @@ mod generate;
 mod listing;
 
 use encode::{Content, Entry, Kind};
-use generate::{Generator, Use, could_lead_out};
+use generate::{Generator, Purpose, could_lead_out};
 use listing::{Listing, Node, list};
 
-/// How many are compared when nobody says how many.
+/// The default number of archives and images.
 const N_ARCHIVES: u64 = 60;
 const N_IMAGES: u64 = 20;
 
-/// How GNU tar packs a tree again. Only extended headers have room for attributes.
+/// Options with which GNU tar packs a tree again. Only extended headers can have attributes.
 const PACKINGS: [&[&str]; 4] = [
     &["--format=pax", "--xattrs", "--xattrs-include=*", "--acls"],
     &["--format=pax", "--xattrs", "--xattrs-include=*", "--acls", "--sparse"],
@@ -39,41 +39,41 @@ const PACKINGS: [&[&str]; 4] = [
     &["--format=gnu", "--sparse"],
 ];
 
-/// How many, and the first seed.
+/// The seeds to compare.
 fn cases(by_default: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     let (n, seed) = (number("BULKHEAD_COMPARE").unwrap_or(by_default), number("BULKHEAD_COMPARE_SEED").unwrap_or(1));
     seed..seed + n
 }
 
-/// Why this machine cannot compare anything with a program, whose version is a text with certain words; `None` if it can.
-fn lacks(program: &str, version: &str) -> Option<String> {
+/// Why this machine cannot run a comparison with a program, whose version must contain a text; `None` if it can.
+fn missing_requirement(program: &str, version: &str) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
-        return Some("needs root".to_owned());
+        return Some("requires root".to_owned());
     }
     let says = Command::new(program).arg("--version").output();
     if !says.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(version)) {
-        return Some(format!("needs {program} ({version})"));
+        return Some(format!("requires {program} ({version})"));
     }
     let dir = tempfile::tempdir().unwrap();
     let (root, file) = (fs::File::open(dir.path()).unwrap(), dir.path().join("file"));
     fs::write(&file, "").unwrap();
     if lsetxattr(&file, "user.test", b"x", XattrFlags::empty()).is_err() {
-        return Some("needs a file system with extended attributes of users below TMPDIR".to_owned());
+        return Some("requires a file system with user attributes at TMPDIR".to_owned());
     }
     let node = mknodat(&root, "node", FileType::CharacterDevice, Mode::from_raw_mode(0o600), makedev(1, 3));
-    node.is_err().then(|| "needs to make device nodes".to_owned())
+    node.is_err().then(|| "requires permission to create device nodes".to_owned())
 }
 
-fn wanted() -> Wanted {
-    Wanted { platform: Platform::of_host(), reference: None, strict: false }
+fn options() -> StageOptions {
+    StageOptions { platform: Platform::host(), reference: None, strict: false }
 }
 
-fn ours(bytes: &[u8], staging: &Path) -> Result<Tree, ImportError> {
-    stage(bytes, "generated", staging, &wanted(), |_| ())
+fn unpack(bytes: &[u8], staging: &Path) -> Result<Tree, ImportError> {
+    stage(bytes, "generated", staging, &options(), |_| ())
 }
 
-/// Runs a program with the mask that everybody has.
+/// Runs a program with the usual file mode creation mask.
 fn run(program: &str, arguments: &[&Path]) -> Output {
     let mut command = Command::new("sh");
     command.args(["-c", "umask 022; exec \"$@\"", "sh", program]).args(arguments).env("LC_ALL", "C").output().unwrap()
@@ -94,25 +94,26 @@ fn untar(archive: &Path, to: &Path) -> Output {
     run("tar", &[&options[..], &[archive, Path::new("-C"), to]].concat())
 }
 
-/// What a tree is compared with.
+/// The reference that a tree is compared with.
 enum Reference {
-    /// GNU tar's, and the directories whose entry follows their content.
+    /// GNU tar's tree; `late` are the directories whose entry follows their contents.
     Tar { late: BTreeSet<Vec<u8>> },
-    /// The tree that was packed.
+    /// The packed tree itself.
     Itself,
-    /// umoci's, and the directories in which something was made, replaced or hidden that their times follow from.
+    /// umoci's tree; `disturbed` are the directories whose times umoci does not restore.
     Umoci { disturbed: BTreeSet<Vec<u8>> },
 }
 
-/// Removes the differences that are meant at one path.
+/// Removes the accepted differences at one path.
 fn allow(path: &[u8], (made, all): (&Node, &Listing), theirs: &mut Node, by: &Reference) {
     let is_directory = made.mode & 0o170_000 == 0o040_000 && theirs.mode & 0o170_000 == 0o040_000;
-    // A directory that no entry names: it is root's, 0755 and as old as can be. The others leave its owner to the kernel and its time to the clock.
+    // A directory without an entry belongs to root, with mode 0755 and time 0. The references leave its owner to the kernel and its time to the
+    // clock.
     if is_directory && made.mtime == 0 && (made.mode, made.uid, made.gid) == (0o040_755, 0, 0) && made.xattrs.is_empty()
     {
         *theirs = made.clone();
     }
-    // GNU tar makes a link that could lead out last of all, after it set the times of directories.
+    // GNU tar creates links that could lead out at the very end, after setting the times of directories.
     let within = if path.is_empty() { Vec::new() } else { [path, b"/"].concat() };
     let is_in_it =
         |name: &[u8]| name.strip_prefix(&within[..]).is_some_and(|rest| !rest.is_empty() && !rest.contains(&b'/'));
@@ -120,8 +121,8 @@ fn allow(path: &[u8], (made, all): (&Node, &Listing), theirs: &mut Node, by: &Re
         Reference::Itself => return,
         Reference::Tar { late } => late,
         Reference::Umoci { disturbed } => {
-            // It gives a directory its time back after each entry in it, but not after it made a directory there that no entry names, nor after
-            // a whiteout further up removed something.
+            // umoci restores the time of a directory after each entry in it, but not after creating a directory without an entry there, nor
+            // after a whiteout further up removed something.
             if is_directory && disturbed.contains(path) {
                 theirs.mtime = made.mtime;
             }
@@ -131,8 +132,8 @@ fn allow(path: &[u8], (made, all): (&Node, &Listing), theirs: &mut Node, by: &Re
     if is_directory && all.iter().any(|(name, node)| is_in_it(name) && could_lead_out(&node.target)) {
         theirs.mtime = made.mtime;
     }
-    // With `--delay-directory-restore`, it leaves some directories whose entry follows their content with the mode that it made them with, and
-    // without an access list. Without that option it would leave others with times and modes of its own.
+    // With `--delay-directory-restore`, GNU tar leaves some directories whose entry follows their contents with the mode of their creation and
+    // without an ACL. Without that option, others would have wrong times and modes.
     if late.contains(path) && theirs.mode & 0o777 == 0o755 {
         theirs.mode = made.mode;
         for acl in ["system.posix_acl_access", "system.posix_acl_default"] {
@@ -151,7 +152,7 @@ fn shown(node: &Option<Node>) -> String {
     format!("{mode:o} {uid}:{gid} {mtime} {content}{target} \"{}\" {}", first_name.escape_ascii(), xattrs.join(" "))
 }
 
-/// What differs between two trees, one line a difference.
+/// The differences between two trees, one per line.
 fn differences(made: &Listing, theirs: &Listing, by: &Reference) -> String {
     let mut text = String::new();
     for path in made.keys().chain(theirs.keys().filter(|path| !made.contains_key(*path))) {
@@ -167,7 +168,7 @@ fn differences(made: &Listing, theirs: &Listing, by: &Reference) -> String {
     text
 }
 
-/// Keeps what differs for a look, and says where.
+/// Keeps the input of a difference for inspection, and describes it.
 fn report(seed: u64, what: &str, generator: &Generator, text: &str, files: &[(&str, &[u8])]) -> String {
     let dir = std::env::temp_dir().join(format!("bulkhead-compare-{seed}"));
     fs::create_dir_all(&dir).unwrap();
@@ -179,15 +180,15 @@ fn report(seed: u64, what: &str, generator: &Generator, text: &str, files: &[(&s
 }
 
 #[test]
-fn root_archives_give_the_trees_that_gnu_tar_makes_of_them() {
-    if let Some(reason) = lacks("tar", "GNU tar") {
-        return println!("Skipped: {reason}");
+fn root_archives_are_unpacked_as_by_gnu_tar() {
+    if let Some(reason) = missing_requirement("tar", "GNU tar") {
+        return println!("skipped: {reason}");
     }
     let (mut n_entries, mut found) = (0, Vec::new());
     let seeds = cases(N_ARCHIVES);
     for seed in seeds.clone() {
         let dir = tempfile::tempdir().unwrap();
-        let mut generator = Generator::new(seed, Use::Archive);
+        let mut generator = Generator::new(seed, Purpose::Archive);
         let bytes = generator.archive();
         let archive = dir.path().join("archive.tar");
         fs::write(&archive, &bytes).unwrap();
@@ -195,14 +196,14 @@ fn root_archives_give_the_trees_that_gnu_tar_makes_of_them() {
         let output = untar(&archive, &theirs);
         let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
         let complaints: Vec<&str> = complaints.lines().filter(|line| !line.contains("Removing leading `")).collect();
-        let text = match ours(&bytes, dir.path()) {
+        let text = match unpack(&bytes, dir.path()) {
             Err(error) => format!("refused: {:#}\n{complaints:?}", error),
             Ok(tree) => {
                 let (made, theirs) = (list(tree.path()), list(&theirs));
                 let mut text = differences(&made, &theirs, &Reference::Tar { late: generator.late.clone() });
                 text.extend(complaints.iter().map(|line| format!("tar: {line}\n")));
                 if !tree.left_out().is_empty() {
-                    writeln!(text, "left out: {:?}", tree.left_out()).unwrap();
+                    writeln!(text, "omitted: {:?}", tree.left_out()).unwrap();
                 }
                 text += &packed(dir.path(), tree.path(), &made);
                 text += &packed_by_tar(dir.path(), tree.path(), &made, generator.random.pick(&PACKINGS));
@@ -218,14 +219,16 @@ fn root_archives_give_the_trees_that_gnu_tar_makes_of_them() {
     assert!(found.is_empty(), "{} differ\n{}", found.len(), found.into_iter().take(3).collect::<Vec<_>>().join("\n"));
 }
 
-/// Compares archives and layouts that somebody names.
+/// Compares the archives and layouts in `BULKHEAD_COMPARE_FILES`.
 #[test]
-fn root_named_sources_give_the_trees_that_others_make_of_them() {
+fn root_existing_sources_are_unpacked_as_by_the_references() {
     let Ok(sources) = std::env::var("BULKHEAD_COMPARE_FILES") else {
-        return println!("Skipped: BULKHEAD_COMPARE_FILES names no archives and layouts");
+        return println!("skipped: BULKHEAD_COMPARE_FILES is not set");
     };
-    if let Some(reason) = lacks("tar", "GNU tar").or_else(|| lacks("umoci", "umoci version")) {
-        return println!("Skipped: {reason}");
+    if let Some(reason) =
+        missing_requirement("tar", "GNU tar").or_else(|| missing_requirement("umoci", "umoci version"))
+    {
+        return println!("skipped: {reason}");
     }
     for source in sources.split(':').map(Path::new) {
         let dir = tempfile::tempdir().unwrap();
@@ -245,7 +248,7 @@ fn root_named_sources_give_the_trees_that_others_make_of_them() {
         assert!(output.status.success(), "{source:?}: {output:?}");
         let bytes = fs::read(&archive).unwrap();
         let begun = std::time::Instant::now();
-        let tree = ours(&bytes, dir.path()).unwrap();
+        let tree = unpack(&bytes, dir.path()).unwrap();
         let (took, made) = (begun.elapsed(), list(tree.path()));
         println!("{}: {} entries, {} in {took:.1?}", source.display(), made.len(), tree.bytes());
         assert_eq!(differences(&made, &list(&theirs), &by), "", "{source:?}");
@@ -256,7 +259,7 @@ fn root_named_sources_give_the_trees_that_others_make_of_them() {
     }
 }
 
-/// How a tree differs from what GNU tar makes of it when it is packed here.
+/// Packs a tree here, unpacks it with GNU tar, and compares.
 fn packed(dir: &Path, tree: &Path, made: &Listing) -> String {
     let mut bytes = Vec::new();
     Source::open(tree, &dir.join("none")).unwrap().write_to(&mut bytes).unwrap();
@@ -272,15 +275,15 @@ fn packed(dir: &Path, tree: &Path, made: &Listing) -> String {
 }
 
 #[test]
-fn root_images_give_the_trees_that_umoci_makes_of_them() {
-    if let Some(reason) = lacks("umoci", "umoci version") {
-        return println!("Skipped: {reason}");
+fn root_images_are_unpacked_as_by_umoci() {
+    if let Some(reason) = missing_requirement("umoci", "umoci version") {
+        return println!("skipped: {reason}");
     }
     let (mut n_layers, mut n_entries, mut found) = (0, 0, Vec::new());
     let seeds = cases(N_IMAGES);
     for seed in seeds.clone() {
         let dir = tempfile::tempdir().unwrap();
-        let mut generator = Generator::new(seed, Use::Layers);
+        let mut generator = Generator::new(seed, Purpose::Layers);
         let layers: Vec<Vec<u8>> = (0..1 + generator.random.below(4)).map(|_| generator.layer()).collect();
         let layout = layout(&dir, &layers);
         let theirs = dir.path().join("theirs");
@@ -290,7 +293,7 @@ fn root_images_give_the_trees_that_umoci_makes_of_them() {
         let archive = dir.path().join("layout.tar");
         let packed = run("tar", &[Path::new("-cf"), &archive, Path::new("-C"), &layout, Path::new(".")]);
         assert!(packed.status.success());
-        let mut text = match ours(&fs::read(&archive).unwrap(), dir.path()) {
+        let mut text = match unpack(&fs::read(&archive).unwrap(), dir.path()) {
             Err(error) => format!("refused: {error:#}\n"),
             Ok(tree) if output.status.success() => differences(
                 &list(tree.path()),
@@ -315,19 +318,19 @@ fn root_images_give_the_trees_that_umoci_makes_of_them() {
     assert!(found.is_empty(), "{} differ\n{}", found.len(), found.into_iter().take(3).collect::<Vec<_>>().join("\n"));
 }
 
-/// How a tree differs from what is made of it here when GNU tar packs it.
+/// Packs a tree with GNU tar, unpacks it here, and compares.
 fn packed_by_tar(dir: &Path, tree: &Path, made: &Listing, options: &[&str]) -> String {
     let archive = dir.join("theirs.tar");
     let options: Vec<&Path> = options.iter().map(Path::new).collect();
     let output =
         run("tar", &[&options[..], &[Path::new("-cf"), &archive, Path::new("-C"), tree, Path::new(".")]].concat());
     assert!(output.status.success(), "{output:?}");
-    let tree = ours(&fs::read(&archive).unwrap(), dir).unwrap();
+    let tree = unpack(&fs::read(&archive).unwrap(), dir).unwrap();
     let (mut made, mut again) = (made.clone(), list(tree.path()));
     if !options.contains(&Path::new("--xattrs")) {
         made.values_mut().chain(again.values_mut()).for_each(|node| node.xattrs.clear());
     }
-    // It stores each name of a device or pipe as a file of its own.
+    // GNU tar stores each name of a device or pipe as a separate file.
     for (name, node) in made.iter_mut().filter(|(_, node)| !matches!(node.mode & 0o170_000, 0o100_000 | 0o120_000)) {
         node.first_name.clone_from(name);
     }
@@ -335,7 +338,7 @@ fn packed_by_tar(dir: &Path, tree: &Path, made: &Listing, options: &[&str]) -> S
     if text.is_empty() { text } else { format!("packed by GNU tar with {options:?} and unpacked here:\n{text}") }
 }
 
-/// Writes an OCI layout of one image.
+/// Writes an OCI layout with one image.
 fn layout(dir: &TempDir, layers: &[Vec<u8>]) -> PathBuf {
     let layout = dir.path().join("layout");
     let blobs = layout.join("blobs/sha256");
@@ -347,7 +350,7 @@ fn layout(dir: &TempDir, layers: &[Vec<u8>]) -> PathBuf {
         serde_json::json!({"mediaType": media_type, "digest": format!("sha256:{}", hex(bytes)), "size": bytes.len()})
     };
     let diff_ids: Vec<String> = layers.iter().map(|layer| format!("sha256:{}", hex(layer))).collect();
-    let platform = Platform::of_host().to_string();
+    let platform = Platform::host().to_string();
     let mut parts = platform.split('/');
     let (os, architecture) = (parts.next().unwrap(), parts.next().unwrap());
     let config = serde_json::json!({"os": os, "architecture": architecture, "config": {}, "rootfs": {"type": "layers", "diff_ids": diff_ids}});
@@ -363,18 +366,18 @@ fn layout(dir: &TempDir, layers: &[Vec<u8>]) -> PathBuf {
 }
 
 #[test]
-fn root_gnu_tar_refuses_what_is_refused_here() {
-    if let Some(reason) = lacks("tar", "GNU tar") {
-        return println!("Skipped: {reason}");
+fn root_refused_archives_are_refused_by_gnu_tar() {
+    if let Some(reason) = missing_requirement("tar", "GNU tar") {
+        return println!("skipped: {reason}");
     }
     let file = |name: &str, kind| Entry::plain(name.as_bytes(), kind);
-    let content = || Kind::File(Content { len: 1, pieces: vec![(0, b"x".to_vec())], sparse: None });
+    let content = || Kind::File(Content { len: 1, segments: vec![(0, b"x".to_vec())], sparse: None });
     let link = |target: &str| Kind::HardLink(target.as_bytes().to_vec());
     let cases: [(&str, Vec<Entry>); 7] = [
         ("a name that leads out", vec![file("../out", content())]),
         ("a name that leads out and back", vec![file("a/../b", content())]),
         ("a hard link that leads out", vec![file("a", link("../out"))]),
-        ("a hard link to what comes later", vec![file("a", link("b")), file("b", content())]),
+        ("a hard link to a later entry", vec![file("a", link("b")), file("b", content())]),
         ("a hard link to a directory", vec![file("d/", Kind::Directory), file("a", link("d"))]),
         ("a file in a file", vec![file("a", content()), file("a/b", content())]),
         ("a file for the root", vec![file(".", content())]),
@@ -387,16 +390,16 @@ fn root_gnu_tar_refuses_what_is_refused_here() {
         let archive = dir.path().join("archive.tar");
         fs::write(&archive, &bytes).unwrap();
         let output = untar(&archive, &dir.path().join("theirs"));
-        let error = ours(&bytes, dir.path()).map(drop).unwrap_err();
+        let error = unpack(&bytes, dir.path()).map(drop).unwrap_err();
         assert!(matches!(error, ImportError::Entry { .. }), "{what}: {error:?}");
         assert!(!output.status.success(), "{what}: {output:?}");
     }
 }
 
 #[test]
-fn root_archives_of_gnu_tars_incremental_backups_are_read() {
-    if let Some(reason) = lacks("tar", "GNU tar") {
-        return println!("Skipped: {reason}");
+fn root_incremental_backups_of_gnu_tar_are_read() {
+    if let Some(reason) = missing_requirement("tar", "GNU tar") {
+        return println!("skipped: {reason}");
     }
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
@@ -410,6 +413,6 @@ fn root_archives_of_gnu_tars_incremental_backups_are_read() {
         &[&options[..], &[&snapshot, Path::new("-cf"), &archive, Path::new("-C"), &tree, Path::new(".")]].concat(),
     );
     assert!(output.status.success(), "{output:?}");
-    let made = ours(&fs::read(&archive).unwrap(), dir.path()).unwrap();
+    let made = unpack(&fs::read(&archive).unwrap(), dir.path()).unwrap();
     assert_eq!(differences(&list(made.path()), &list(&tree), &Reference::Itself), "");
 }

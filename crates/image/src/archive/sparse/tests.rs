@@ -25,7 +25,7 @@ fn refused(archive: Tar) -> EntryError {
     }
 }
 
-/// An entry of the old format: the parts in its header, and those in blocks after it.
+/// An entry of the old format: segments in its header, and in the blocks after it.
 fn old(real: u64, first: &[(u64, u64)], more: &[&[(u64, u64)]], data: &[u8]) -> Tar {
     let mut bytes = Vec::new();
     for (n, parts) in more.iter().enumerate() {
@@ -85,8 +85,8 @@ fn each_format_gives_the_same_file() {
         ("GNU.sparse.name", "file"),
         ("GNU.sparse.map", "1048576,5,3145728,4,3145732,0"),
     ];
-    let pieces = parts.map(|(at, len)| Piece { at, len }).to_vec();
-    let wanted = Content { len, pieces };
+    let segments = parts.map(|(at, len)| Segment { offset: at, len }).to_vec();
+    let wanted = Content { len, segments };
     for archive in [
         old(len, &parts, &[], DATA),
         old(len, &parts[..1], &[&[], &parts[1..], &[(len, 0)]], DATA),
@@ -97,22 +97,25 @@ fn each_format_gives_the_same_file() {
         let (member, data) = read(archive).unwrap();
         assert_eq!((&member.path[..], &member.content, &data[..]), (&b"file"[..], &wanted, DATA));
     }
-    // A map may be longer than a block, and a file one hole.
+    // A map can be longer than a block, and a file can be one hole.
     let map = (0..200).map(|n| format!("{}\n1\n", n * 4096)).collect::<String>();
     let (member, data) = read(before("1000000", &format!("200\n{map}"), &[7; 200])).unwrap();
-    assert_eq!((member.content.pieces.len(), member.content.pieces[199].at, data), (200, 199 * 4096, vec![7; 200]));
+    assert_eq!(
+        (member.content.segments.len(), member.content.segments[199].offset, data),
+        (200, 199 * 4096, vec![7; 200])
+    );
     for hole in [before("1099511627776", "0\n", b""), with_records(&[("GNU.sparse.size", "1099511627776")], b"")] {
-        assert_eq!(read(hole).unwrap().0.content, Content { len: 1 << 40, pieces: Vec::new() });
+        assert_eq!(read(hole).unwrap().0.content, Content { len: 1 << 40, segments: Vec::new() });
     }
 }
 
 #[test]
-fn what_is_no_map_is_refused() {
+fn malformed_maps_are_refused() {
     for map in ["", "x", "1\n0\n", "1\n0\nx\n", "-1\n", "111111111111111111111\n", "1048577\n", "\n", "2\n0\n4\n2\n4\n"]
     {
         assert_eq!(refused(before("100", map, b"12345678")), EntryError::Sparse, "{map:?}");
     }
-    // Longer than the file, more than there is, and more than a number has room for.
+    // Longer than the file, more than is stored, and beyond the range of a number.
     for map in ["1\n97\n4\n", "1\n0\n9\n", "1\n18446744073709551615\n1\n"] {
         assert_eq!(refused(before("100", map, b"12345678")), EntryError::Sparse, "{map:?}");
     }
