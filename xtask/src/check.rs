@@ -1,6 +1,6 @@
 //! `cargo xtask check`: everything that can be checked without a virtual machine.
 //!
-//! Formatting, lints, unit and integration tests, dependency licences and sources. The lab's cases are `cargo xtask lab run`.
+//! Formatting, lints, unit and integration tests, licences and sources of dependencies. Does not: run cases of the lab (`cargo xtask lab run`).
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -13,20 +13,21 @@ use serde::Deserialize;
 
 use crate::lab::workspace;
 
-/// The version that is installed when there is none.
+/// The version to install if none is installed.
 const CARGO_DENY_VERSION: &str = "0.20.2";
-/// Says which dependencies were found clean last.
+/// The file that records the dependencies that were last found clean.
 const CHECKED: &str = "deny.checked";
 /// Build options for tools with a short run time: no optimisation, no debugging information.
 pub(crate) const QUICKLY: &[&str] = &["--locked", "--debug", "--config", "profile.dev.debug=false"];
 
-/// What compiles the crates of the workspace in place of rustc. It is meant for builds that are tested: clippy's driver optimises less.
+/// Environment variable with the program that compiles the workspace's crates in place of rustc. For test builds only: clippy's driver optimises
+/// less.
 pub(crate) const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
 
-/// Runs all checks; the first failure ends it.
+/// Runs all checks, and stops at the first failure.
 ///
 /// # Errors
-/// Names the check that failed.
+/// The check that failed.
 pub(crate) fn run() -> Result<()> {
     lints()?;
     build_tests()?;
@@ -34,7 +35,7 @@ pub(crate) fn run() -> Result<()> {
     dependencies()
 }
 
-/// Formatting, and lints unless building the tests lints too.
+/// Checks formatting, and lints unless the build of the tests also lints.
 pub(crate) fn lints() -> Result<()> {
     cargo(&["fmt", "--all", "--check"])?;
     if compiles_with_clippy() {
@@ -43,17 +44,17 @@ pub(crate) fn lints() -> Result<()> {
     cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
 }
 
-/// Builds the tests, and all else of the workspace; a warning is an error where the build lints too.
+/// Builds the tests and the rest of the workspace. If the build also lints, a warning is an error.
 pub(crate) fn build_tests() -> Result<()> {
     if compiles_with_clippy() { build_with_lints() } else { cargo(&["test", "--workspace", "--locked", "--no-run"]) }
 }
 
-/// Whether clippy's driver compiles the workspace: the Makefile has it so where nothing has been compiled yet, which saves a pass over all crates.
+/// Whether clippy's driver compiles the workspace. The Makefile selects it if nothing has been compiled yet, which saves a pass over all crates.
 fn compiles_with_clippy() -> bool {
     std::env::var_os(WRAPPER).is_some_and(|program| program == "clippy-driver")
 }
 
-/// Builds all targets, as `cargo clippy --all-targets` checks them. What was compiled before, as this program was, repeats its warnings.
+/// Builds all targets that `cargo clippy --all-targets` checks. Cargo repeats the warnings of crates that have been compiled before.
 #[expect(clippy::disallowed_methods, reason = "a development command runs cargo itself")]
 fn build_with_lints() -> Result<()> {
     let args = ["build", "--workspace", "--all-targets", "--locked", "--message-format", "json"];
@@ -67,7 +68,7 @@ fn build_with_lints() -> Result<()> {
     let messages = child.stdout.take().context("cargo has no standard output")?;
     let mut has_warnings = false;
     for line in BufReader::new(messages).lines() {
-        let message: Message = serde_json::from_str(&line?).context("cargo wrote what is not a message")?;
+        let message: Message = serde_json::from_str(&line?).context("cargo printed something other than a message")?;
         if let Some(Diagnostic { level, rendered: Some(text) }) = message.message {
             say::pass_on(Stream::Stderr, text.as_bytes());
             has_warnings |= level == "warning";
@@ -75,18 +76,18 @@ fn build_with_lints() -> Result<()> {
     }
     let status = child.wait().context("cannot wait for cargo")?;
     ensure!(status.success(), "`cargo {}` failed ({status})", args.join(" "));
-    ensure!(!has_warnings, "the compiler warns of what is shown above, which is an error here");
+    ensure!(!has_warnings, "the warnings above count as errors here");
     say::progress(format!("`cargo {}` took {:.0} s", args.join(" "), began.elapsed().as_secs_f64()));
     Ok(())
 }
 
-/// A line of `--message-format json`, as far as it is read.
+/// The fields of a `--message-format json` line that are used.
 #[derive(Debug, Deserialize)]
 struct Message {
     message: Option<Diagnostic>,
 }
 
-/// What the compiler has to say.
+/// A diagnostic of the compiler.
 #[derive(Debug, Deserialize)]
 struct Diagnostic {
     level: String,
@@ -98,19 +99,21 @@ pub(crate) fn tests() -> Result<()> {
     cargo(&["test", "--workspace", "--locked"])
 }
 
-/// Licences and sources of dependencies, unless they are those that were found clean before.
+/// Checks licences and sources of dependencies, unless they are the ones recorded as clean.
 pub(crate) fn dependencies() -> Result<()> {
     let now = checked(&workspace())?;
     if std::fs::read_to_string(workspace().join(CHECKED)).is_ok_and(|text| text.trim() == now) {
-        say::progress(format!("dependencies are those that cargo-deny found clean ({CHECKED})"));
+        say::progress(format!("dependencies unchanged since cargo-deny found them clean ({CHECKED})"));
         return Ok(());
     }
     deny()?;
-    say::progress(format!("`cargo xtask deny` records that in {CHECKED}: cargo-deny takes two minutes to build"));
+    say::progress(format!(
+        "record this with `cargo xtask deny` ({CHECKED}), because cargo-deny takes two minutes to build"
+    ));
     Ok(())
 }
 
-/// Lets cargo-deny look at dependencies, and records that they are clean.
+/// Checks the dependencies with cargo-deny, and records them as clean.
 pub(crate) fn record_dependencies() -> Result<()> {
     deny()?;
     let path = workspace().join(CHECKED);
@@ -118,16 +121,16 @@ pub(crate) fn record_dependencies() -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What stands in [`CHECKED`] when the dependencies of a workspace are clean: what cargo-deny says depends on its version and these files alone,
-/// as the lock has checksums of all that is downloaded.
+/// The content of [`CHECKED`] for a workspace: cargo-deny's version, and a hash of all files that its result depends on. Cargo.lock has
+/// checksums of all downloads.
 fn checked(workspace: &Path) -> Result<String> {
-    let manifest = |folder: PathBuf| folder.join("Cargo.toml");
-    let members = std::fs::read_dir(workspace.join("crates")).context("cannot list the folder crates")?;
+    let manifest = |directory: PathBuf| directory.join("Cargo.toml");
+    let members = std::fs::read_dir(workspace.join("crates")).context("cannot list the directory crates")?;
     let mut files: Vec<PathBuf> = members
         .map(|member| Ok(manifest(member?.path())))
         .collect::<std::io::Result<_>>()
         .context("cannot list crates")?;
-    files.extend(["xtask", "fuzz", ""].map(|folder| manifest(workspace.join(folder))));
+    files.extend(["xtask", "fuzz", ""].map(|directory| manifest(workspace.join(directory))));
     files.extend(["Cargo.lock", "deny.toml"].map(|file| workspace.join(file)));
     files.sort();
     let mut hasher = blake3::Hasher::new();
@@ -140,41 +143,41 @@ fn checked(workspace: &Path) -> Result<String> {
 
 fn deny() -> Result<()> {
     let program = installed("cargo-deny", CARGO_DENY_VERSION, QUICKLY)?;
-    // It reads the manifests of all platforms' packages, of which only this platform's have been downloaded.
+    // cargo-deny reads the manifests of packages for all platforms, of which cargo downloads only this platform's.
     cargo(&["fetch", "--locked"])?;
-    // Advisories need the network: deny.toml says why they are left out here.
+    // Advisories require the network: deny.toml has the reason for their omission here.
     run_command(&program, &["deny", "--locked", "--offline", "check", "bans", "licenses", "sources"])
 }
 
-/// A program that cargo installs, in a folder of its own in the lab's cache; built first if it is not there.
+/// The path of a program in the lab's cache, which is downloaded and built first if it is missing.
 ///
 /// # Errors
-/// When it cannot be downloaded or built.
+/// A failed download or build.
 pub(crate) fn installed(name: &str, version: &str, how: &[&str]) -> Result<PathBuf> {
     let root = Cache::locate()?.path("tools");
     let program = root.join("bin").join(name);
     if !program.is_file() {
-        let root = root.to_str().context("the cache folder's path is not UTF-8")?;
+        let root = root.to_str().context("the path of the cache is not UTF-8")?;
         let install = ["install", "--quiet", name, "--version", version, "--root", root];
         cargo(&[install.as_slice(), how].concat())?;
     }
     Ok(program)
 }
 
-/// Runs cargo to its end, as [`run_command`] does.
+/// Runs cargo, see [`run_command`].
 pub(crate) fn cargo(args: &[&str]) -> Result<()> {
     run_command(&cargo_program(), args)
 }
 
-/// The cargo that runs this, or else the one on the path.
+/// The cargo that started this program, else the one in `PATH`.
 pub(crate) fn cargo_program() -> PathBuf {
     std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
 }
 
-/// Runs a program to its end.
+/// Runs a program, and waits for it.
 ///
 /// # Errors
-/// When it cannot be run, or fails.
+/// If it cannot be started, or fails.
 #[expect(clippy::disallowed_methods, reason = "a development command runs cargo itself")]
 pub(crate) fn run_command(program: &std::path::Path, args: &[&str]) -> Result<()> {
     let shown = format!("{} {}", program.display(), args.join(" "));
@@ -196,11 +199,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dependencies_are_looked_at_again_when_a_file_changes_that_names_them() {
+    fn a_change_of_any_manifest_invalidates_the_record() {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
-        for folder in ["crates/a", "xtask", "fuzz"] {
-            std::fs::create_dir_all(path(folder)).unwrap();
+        for directory in ["crates/a", "xtask", "fuzz"] {
+            std::fs::create_dir_all(path(directory)).unwrap();
         }
         let files =
             ["crates/a/Cargo.toml", "xtask/Cargo.toml", "fuzz/Cargo.toml", "Cargo.toml", "Cargo.lock", "deny.toml"];

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the before/after experiment in a sealed virtual machine, on the model of an SSD: the same figures in each run.
+//! `cargo xtask demo`: the before/after experiment in a sealed virtual machine, on the model of an SSD. Results are deterministic.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,15 +9,15 @@ use bulkhead_lab::{Clock, DISK_WORD, DiskModel, DiskSpec};
 
 use crate::lab;
 
-/// What is said first: nothing is shown for minutes otherwise.
-const DURATION: &str = "the demo takes about 15 minutes on two cores, and longer the first time: it builds Bulkhead (5 minutes) and the guest's \
-    root (2 minutes) before";
+/// Printed first, because the next output takes minutes.
+const DURATION: &str = "the demo takes about 15 minutes on two cores, and longer the first time: it first builds Bulkhead (5 minutes) and the guest's \
+    root (2 minutes)";
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Boots, runs `bulkhead demo`, and leaves the report in `target/demo`.
 ///
 /// # Errors
-/// When the machine does not boot, or the demo fails.
+/// If the machine does not boot, or the demo fails.
 pub(crate) fn run() -> Result<ExitCode> {
     let words = ["demo", "--report", "/lab/out/demo", "--device", DISK_WORD, "--erase", DISK_WORD].map(str::to_owned);
     let disk = DiskSpec::new(DiskModel::Ssd, lab::BENCH_DISK_MIB);
@@ -33,7 +33,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Replaces one folder of files by another.
+/// Replaces a directory with a copy of the files in another one.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     if to.is_dir() {
         std::fs::remove_dir_all(to).with_context(|| format!("cannot remove {}", to.display()))?;

@@ -1,10 +1,10 @@
 //! `cargo xtask evidence`: runs an experiment in virtual machines and writes `docs/evidence/NAME.{json,svg,md}`.
 //!
-//! A run on one disk replaces what is stored of that disk, and one of some of its cells only these, if all else was the same: so an
-//! experiment of many hours can be run in parts. What is less than the full form is written to `target/evidence` instead.
-//! With `--here` the part that needs no machine runs on this one's own kernel, and is added to what is stored.
-//! The thresholds are `bulkhead_evidence::judge`'s. With `--judge` nothing is run: the stored JSON is read and judged again; with
-//! `--render` its report and pictures are written again, too.
+//! A run on one disk replaces the stored results of that disk; a run of some cells replaces only these, if all conditions are the same. So an
+//! experiment of many hours can run in parts. Results of less than the full form are written to `target/evidence` instead.
+//! With `--here`, the part that needs no machine runs on this host's kernel and is added to the stored results.
+//! `bulkhead_evidence::judge` has the thresholds. `--judge` only judges the stored JSON again; `--render` also writes its report and pictures
+//! again.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,17 +22,17 @@ use clap::Args;
 
 use crate::{check, lab};
 
-/// A plain loop target on ublk by the author of the driver, to compare blockd with: a program that runs beside, nothing that is
-/// linked or shipped. Without its GPU target, which would need OpenCL.
+/// A plain loop target on ublk by the author of the driver, to compare blockd with. A separate program, neither linked nor shipped. Built without its
+/// GPU target, which requires OpenCL.
 const RUBLK: (&str, &str, &[&str]) = ("rublk", "0.2.15", &["--locked", "--no-default-features"]);
-/// Where the tables of docs/EVIDENCE.md begin and end.
+/// Markers around the tables in docs/EVIDENCE.md.
 const BEGIN: &str = "<!-- Written by `cargo xtask evidence`: -->";
 const END: &str = "<!-- until here. -->";
-/// What runs the experiments in a guest.
+/// The program that runs experiments in a guest.
 const PROGRAM: &str = "bulkhead-evidence";
-/// How a result calls an emulated processor.
+/// The name of an emulated CPU in results.
 const EMULATED: &str = "tcg";
-/// How long one experiment on one disk may take.
+/// Time limit of one experiment on one disk.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
 #[derive(Debug, Args)]
@@ -67,35 +67,35 @@ pub(crate) struct Arguments {
     /// Number of rounds [default: 3]; fewer are stored in target/evidence.
     #[arg(long)]
     rounds: Option<u32>,
-    /// Use the release programs in the target folder without building them.
+    /// Use the release programs in the target directory without building them.
     #[arg(long)]
     no_build: bool,
 }
 
 impl Arguments {
-    /// Whether what it measures can be stored: the full form, on a disk that the target names.
+    /// Whether the result can be stored: the full form, on a disk of the target.
     fn is_full(&self, entry: &Entry) -> bool {
-        let wanted = self.disk.as_deref().map_or(!self.has_chosen(), |disk| entry.disks.contains(&disk));
+        let wanted = self.disk.as_deref().map_or(!self.has_selection(), |disk| entry.disks.contains(&disk));
         !self.quick && wanted && self.rounds.is_none_or(|n| usize::try_from(n).is_ok_and(|n| n >= MIN_ROUNDS))
     }
 
-    /// Whether it measures some of the cells only.
-    fn has_chosen(&self) -> bool {
+    /// Whether it measures only some of the cells.
+    fn has_selection(&self) -> bool {
         !self.configs.is_empty() || !self.neighbours.is_empty()
     }
 }
 
-/// Runs or judges one experiment; exit code 0 when its target is met, 1 when it is short.
+/// Runs or judges one experiment; exit code 0 if its target is met, else 1.
 ///
 /// # Errors
-/// An unknown name, a machine that does not boot, an experiment that fails, a file that cannot be read or written.
+/// An unknown name, a failed boot or experiment, a file that cannot be read or written.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some(name) = arguments.name.as_deref().filter(|_| !arguments.list) else {
         ALL.iter().for_each(|entry| say::result(format!("{:<20} {}", entry.method.name, entry.method.what)));
         return Ok(ExitCode::SUCCESS);
     };
     let entry = named(name)?;
-    let stored = stored_folder().join(format!("{name}.json"));
+    let stored = stored_dir().join(format!("{name}.json"));
     let mut is_stored = arguments.render || arguments.here || arguments.is_full(entry);
     let experiments = match arguments {
         Arguments { judge: true, .. } | Arguments { render: true, .. } => read(&stored)?,
@@ -110,9 +110,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             match arguments.disk {
                 Some(_) if is_stored && stored.exists() => {
                     let stored = read(&stored)?;
-                    if arguments.has_chosen() && !measured.iter_mut().all(|one| keep_other_cells(one, &stored)) {
+                    if arguments.has_selection() && !measured.iter_mut().all(|one| keep_other_cells(one, &stored)) {
                         say::progress(
-                            "not stored: the other cells are from another machine, disk or other commands; run all cells",
+                            "not stored: machine, disk or commands differ from those of the other cells; run all cells",
                         );
                         is_stored = false;
                         measured
@@ -126,11 +126,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let verdict = judge(name, &experiments);
     if !arguments.judge {
-        let folder = if is_stored { stored_folder() } else { lab::target_dir().join("evidence") };
-        say::progress(format!("writing {}", folder.join(name).display()));
-        write(&folder, name, &experiments, &verdict)?;
+        let directory = if is_stored { stored_dir() } else { lab::target_dir().join("evidence") };
+        say::progress(format!("writing {}", directory.join(name).display()));
+        write(&directory, name, &experiments, &verdict)?;
         if is_stored {
-            let (path, text) = page_of_all()?;
+            let (path, text) = evidence_page()?;
             std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
     }
@@ -146,7 +146,7 @@ fn measure(entry: &Entry, arguments: &Arguments) -> Result<Vec<Experiment>> {
         configs: arguments.configs.clone(),
         ..Options::new(Target::Directory("/".into()))
     })?;
-    let beside = beside(name);
+    let companions = companions(name);
     let mut experiments = Vec::new();
     for disk in disks {
         let mut words = [name, "--device", DISK_WORD, "--out", "/lab/out"].map(str::to_owned).to_vec();
@@ -157,17 +157,17 @@ fn measure(entry: &Entry, arguments: &Arguments) -> Result<Vec<Experiment>> {
         words.extend(arguments.rounds.iter().flat_map(|n| ["--rounds".to_owned(), n.to_string()]));
         let disk = format!("{disk}:{}", lab::BENCH_DISK_MIB).parse()?;
         let programs = lab::Programs { no_build: arguments.no_build, ..lab::Programs::RELEASE };
-        let (_, artifacts) = lab::run_on(disk, Clock::Virtual, PROGRAM, &programs, words, &beside, LIMIT)?;
-        // One that was cut short has written what it had after each round.
+        let (_, artifacts) = lab::run_on(disk, Clock::Virtual, PROGRAM, &programs, words, &companions, LIMIT)?;
+        // An interrupted experiment has written its results after each round.
         let path = artifacts.join("out").join(format!("{name}.json"));
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        experiments.push(serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))?);
+        experiments.push(serde_json::from_str(&text).with_context(|| format!("cannot parse {}", path.display()))?);
     }
     Ok(experiments)
 }
 
-/// Programs that an experiment compares with, as far as they can be had.
-fn beside(name: &str) -> Vec<PathBuf> {
+/// The available programs that an experiment compares with.
+fn companions(name: &str) -> Vec<PathBuf> {
     let (program, version, how) = RUBLK;
     if name != "volume-overhead" {
         return Vec::new();
@@ -185,7 +185,7 @@ fn measure_here(entry: &Entry, arguments: &Arguments) -> Result<Experiment> {
         quick: arguments.quick,
         rounds: arguments.rounds,
         neighbours: OVERHEAD.map(str::to_owned).to_vec(),
-        // Nothing is written to a disk.
+        // No disk is used.
         ..Options::new(Target::Directory("/".into()))
     };
     options.cancel.on_signals().context("cannot wait for signals")?;
@@ -196,11 +196,11 @@ fn measure_here(entry: &Entry, arguments: &Arguments) -> Result<Experiment> {
 fn read(path: &Path) -> Result<Vec<Experiment>> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read {}: run the evidence without --judge first", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))
+    serde_json::from_str(&text).with_context(|| format!("cannot parse {}", path.display()))
 }
 
-/// What is stored, with what was measured in place of the same disk's. What an emulated machine measured under another clock goes, and
-/// so do disks that are not asked for any more; what a real machine measured stays.
+/// Merges new measurements into stored ones, by disk. Drops results of an emulated machine with another clock, and of disks that are no longer in the
+/// target; keeps results of real machines.
 fn merged(entry: &Entry, stored: Vec<Experiment>, measured: Vec<Experiment>) -> Vec<Experiment> {
     let mut all = measured;
     for one in stored {
@@ -213,13 +213,13 @@ fn merged(entry: &Entry, stored: Vec<Experiment>, measured: Vec<Experiment>) -> 
             all.push(one);
         }
     }
-    // A disk that the experiment names itself comes first.
+    // A disk that only the experiment itself names comes first.
     all.sort_by_key(|one| entry.disks.iter().position(|disk| *disk == one.disk.model).map_or(0, |place| place + 1));
     all
 }
 
-/// Adds the cells that are stored and were not measured this time. False when they were measured otherwise and cannot be compared with
-/// these; what is stored under another clock goes in any case.
+/// Adds stored cells that were not measured this time. Returns false if their conditions differ, so that they cannot be compared; results with another
+/// clock are dropped in any case.
 fn keep_other_cells(measured: &mut Experiment, stored: &[Experiment]) -> bool {
     let is_same =
         |one: &&Experiment| (&one.disk.model, &one.machine.clock) == (&measured.disk.model, &measured.machine.clock);
@@ -232,12 +232,12 @@ fn keep_other_cells(measured: &mut Experiment, stored: &[Experiment]) -> bool {
     same
 }
 
-fn write(folder: &Path, name: &str, experiments: &[Experiment], verdict: &Verdict) -> Result<()> {
+fn write(directory: &Path, name: &str, experiments: &[Experiment], verdict: &Verdict) -> Result<()> {
     let put = |file: String, text: String| {
-        let path = folder.join(file);
+        let path = directory.join(file);
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     };
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
     put(format!("{name}.json"), serde_json::to_string_pretty(experiments)? + "\n")?;
     for (stem, svg) in files(name, experiments) {
         put(format!("{stem}.svg"), svg)?;
@@ -245,15 +245,15 @@ fn write(folder: &Path, name: &str, experiments: &[Experiment], verdict: &Verdic
     put(format!("{name}.md"), markdown::render(name, experiments, verdict))
 }
 
-/// docs/EVIDENCE.md with the tables of all that is stored, between its two marks; the rest of the page is written by hand.
-fn page_of_all() -> Result<(PathBuf, String)> {
+/// docs/EVIDENCE.md with the tables of all stored experiments between its two markers; the rest of the page is handwritten.
+fn evidence_page() -> Result<(PathBuf, String)> {
     let path = lab::workspace().join("docs/EVIDENCE.md");
     let page = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let parts = page.split_once(BEGIN).zip(page.rsplit_once(END));
     let ((before, _), (_, after)) = parts.with_context(|| format!("{} lacks {BEGIN} or {END}", path.display()))?;
     let mut tables = String::new();
     for name in ALL.iter().map(|entry| entry.method.name) {
-        let stored = stored_folder().join(format!("{name}.json"));
+        let stored = stored_dir().join(format!("{name}.json"));
         if stored.exists() {
             let experiments = read(&stored)?;
             tables += &format!("\n{}", markdown::summary(name, &experiments, &judge(name, &experiments)));
@@ -262,7 +262,7 @@ fn page_of_all() -> Result<(PathBuf, String)> {
     Ok((path, format!("{before}{BEGIN}\n{tables}\n{END}{after}")))
 }
 
-fn stored_folder() -> PathBuf {
+fn stored_dir() -> PathBuf {
     lab::workspace().join("docs/evidence")
 }
 
@@ -282,14 +282,14 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_all_evidence_says_what_is_stored() {
-        let (path, fresh) = page_of_all().unwrap();
+    fn the_evidence_page_is_current() {
+        let (path, fresh) = evidence_page().unwrap();
         let found = std::fs::read_to_string(&path).unwrap();
         assert!(found == fresh, "{} is stale: cargo xtask evidence NAME --render writes it again", path.display());
     }
 
     #[test]
-    fn a_run_of_some_cells_leaves_the_others_if_all_else_is_the_same() {
+    fn a_run_of_some_cells_keeps_the_others_under_the_same_conditions() {
         let with = |mut experiment: Experiment, cells: &[(&str, usize)]| {
             experiment.cells = cells
                 .iter()
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_on_one_disk_leaves_what_is_stored_of_the_others() {
+    fn a_run_on_one_disk_keeps_results_of_others() {
         let stored = vec![
             on("hdd", "virtual", "old"),
             on("ssd", "virtual", "old"),
@@ -330,7 +330,7 @@ mod tests {
         let found: Vec<_> = all.iter().map(|one| (one.disk.model.as_str(), one.about.as_str())).collect();
         assert_eq!(found, [("hdd", "old"), ("ssd", "new")], "in order, without another clock's and unknown ones");
 
-        // attribution is asked for on `fast`, and says that its disk is memory.
+        // The target of attribution is the disk `fast`; its results say `memory`.
         let mut real = on("memory", "", "real");
         real.machine.virtualisation = "none".to_owned();
         let stored = vec![on("memory", "", "old"), real];

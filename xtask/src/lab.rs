@@ -1,7 +1,7 @@
 //! `cargo xtask lab`: the command line of `bulkhead-lab`.
 //!
-//! Builds the programs under test, chooses folders, turns signals into an orderly end. Machines, disks and cases are
-//! the library's.
+//! Owns: building the programs under test, the directories of a run, and an orderly end on signals. Does not: implement machines, disks or cases
+//! (`bulkhead-lab` does).
 
 use std::future::ready;
 use std::path::{Path, PathBuf};
@@ -26,13 +26,13 @@ use crate::deb;
 pub(crate) const BULKHEAD: &str = "bulkhead";
 /// Exit code after SIGINT or SIGTERM, as a shell would show it.
 const INTERRUPTED: u8 = 130;
-/// What a case left may need this long to go away: emulated guests are slow.
+/// Time for leftovers of a case to disappear: emulated guests are slow.
 const LEAK_GRACE: Duration = Duration::from_secs(15);
-/// Machines in virtual time that run side by side: each is one thread.
+/// Number of machines in virtual time that run in parallel; each is one thread.
 const LANES: usize = 2;
-/// How many of the slowest cases are told.
+/// Number of slowest cases that are reported.
 const N_SLOWEST: usize = 10;
-/// Memory of a guest that runs experiments: MariaDB and the page cache of eight writers.
+/// Memory of a guest for experiments: MariaDB, and the page cache of eight writers.
 const BENCH_MEMORY_MIB: u32 = 3072;
 /// Size of the disks that experiments run on.
 pub(crate) const BENCH_DISK_MIB: u32 = 8192;
@@ -48,16 +48,16 @@ pub(crate) enum Command {
     Run {
         /// Names of cases; a trailing `*` matches any ending.
         cases: Vec<String>,
-        /// All cases except those marked "by name only".
+        /// Run all cases except those marked "by name only".
         #[arg(long, conflicts_with = "cases")]
         all: bool,
-        /// All cases except the long ones; each of these has a shorter counterpart that runs here.
+        /// Run all cases except the long ones; each of these has a shorter counterpart that is included.
         #[arg(long, conflicts_with_all = ["cases", "all"])]
         quick: bool,
-        /// 6.12, backport, 6.1 or all.
+        /// Kernel: 6.12, backport, 6.1 or all.
         #[arg(long, default_value = "6.12")]
         kernel: String,
-        /// Overrides the clock of each case: wall or virtual.
+        /// Clock that overrides that of each case: wall or virtual.
         #[arg(long)]
         clock: Option<Clock>,
         /// List the cases and exit.
@@ -69,13 +69,13 @@ pub(crate) enum Command {
         #[command(flatten)]
         programs: Programs,
     },
-    /// Runs fsx, pjdfstest, fio --verify and stress-ng --verify in rounds on volumes, clones and clones of clones, while servers are
-    /// killed, snapshots made and clones flattened; ends with what passed, or at the first failure.
+    /// Runs fsx, pjdfstest, fio --verify and stress-ng --verify in rounds on volumes, clones and clones of clones, while servers are killed,
+    /// snapshots created and clones flattened; ends with a summary, or at the first failure.
     Soak {
-        /// How long new rounds are started; each takes some minutes.
+        /// Minutes during which new rounds are started; each takes a few minutes.
         #[arg(long, default_value_t = 60)]
         minutes: u64,
-        /// 6.12 or backport.
+        /// Kernel: 6.12 or backport.
         #[arg(long, default_value = "6.12")]
         kernel: Kernel,
         /// Keep the machine of a failed round, as `run` does.
@@ -112,17 +112,17 @@ pub(crate) struct Programs {
     /// Use programs built in release mode.
     #[arg(long)]
     pub(crate) release: bool,
-    /// Use the programs in the target folder without building them.
+    /// Use the programs in the target directory without building them.
     #[arg(long)]
     pub(crate) no_build: bool,
 }
 
 impl Programs {
-    /// As they are while one works on them.
+    /// Development builds.
     pub(crate) const DEV: Self = Self { release: false, no_build: false };
-    /// The same, built already.
-    const AS_THEY_ARE: Self = Self { release: false, no_build: true };
-    /// As they are shipped: what is measured.
+    /// Existing development builds.
+    const DEV_NO_BUILD: Self = Self { release: false, no_build: true };
+    /// Release builds, for measurements.
     pub(crate) const RELEASE: Self = Self { release: true, no_build: false };
 }
 
@@ -162,18 +162,18 @@ impl MachineArgs {
     }
 }
 
-/// What the host does beside a run of cases: `None` until it has ended, then whether it ended well.
-pub(crate) type Beside = watch::Receiver<Option<bool>>;
+/// The state of the checks that run in parallel with cases: `None` until they have ended, then whether they succeeded.
+pub(crate) type Checks = watch::Receiver<Option<bool>>;
 
-/// The quick cases on the main kernel, with the programs as they are. Those on the wall clock wait until the host has ended what it does
-/// beside, the package included; when that fails, the run ends.
-pub(crate) fn run_quick(beside: &Beside) -> Result<ExitCode> {
+/// Runs the quick cases on the main kernel, with existing programs. Cases on the wall clock wait until the checks have ended, including the build
+/// of the package; if the checks fail, the run ends.
+pub(crate) fn run_quick(checks: &Checks) -> Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
-    let ended = |well: bool| {
-        let mut beside = beside.clone();
+    let ended = |success: bool| {
+        let mut checks = checks.clone();
         async move {
-            // A sender that is gone has failed, too.
-            if beside.wait_for(|ended| *ended == Some(well)).await.is_err() && well {
+            // A dropped sender means failure.
+            if checks.wait_for(|ended| *ended == Some(success)).await.is_err() && success {
                 std::future::pending::<()>().await;
             }
         }
@@ -183,16 +183,16 @@ pub(crate) fn run_quick(beside: &Beside) -> Result<ExitCode> {
         let interrupt = async {
             tokio::select! {
                 signal = signal => signal,
-                () = ended(false) => "failed beside",
+                () = ended(false) => "checks failed",
             }
         };
-        let mut config = config(&Programs::AS_THEY_ARE)?;
+        let mut config = config(&Programs::DEV_NO_BUILD)?;
         config.package = Some(deb::path(false));
         run_plan(cases::quick(), vec![Kernel::V6_12], None, false, config, ended(true), interrupt).await
     })
 }
 
-/// Runs a lab command to its end or until a signal comes.
+/// Runs a lab command until it ends or a signal arrives.
 pub(crate) fn run(command: Command) -> Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
     let result = runtime.block_on(async {
@@ -223,28 +223,28 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
         let interrupt = interrupted()?;
         tokio::select! {
             result = dispatch(command) => result,
-            // Dropping the command kills its machines and disks and removes its temporary folder.
+            // Dropping the command kills its machines and disks, and removes its temporary directory.
             signal = interrupt => {
                 say::progress(format!("{signal}: cleaning up"));
                 Ok(ExitCode::from(INTERRUPTED))
             }
         }
     });
-    // A read from the terminal cannot be called off: do not wait for it.
+    // A read from the terminal cannot be cancelled: do not wait for it.
     runtime.shutdown_background();
     result
 }
 
-/// Runs one of our programs, which is built for it, in a machine with one disk, told what that disk simulates and what io.cost needs to
-/// know of it, as `lab exec` does; returns its exit code and the artifacts folder. `beside` are further programs that it finds in its
-/// own folder, where `bulkhead` is as well.
+/// Builds one of the workspace's programs, and runs it in a machine with one disk, as `lab exec` does. Its arguments include the description of
+/// the simulated disk, and the parameters of io.cost for it. Returns its exit code and the artifacts directory. `companions` are further
+/// programs to install in the program's directory, which also contains `bulkhead`.
 pub(crate) fn run_on(
     disk: DiskSpec,
     clock: Clock,
     program: &str,
     programs: &Programs,
     arguments: Vec<String>,
-    beside: &[PathBuf],
+    companions: &[PathBuf],
     limit: Duration,
 ) -> Result<(ExitCode, PathBuf)> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
@@ -252,7 +252,7 @@ pub(crate) fn run_on(
         let interrupt = interrupted()?;
         let run = async {
             let mut config = config_with(programs, Some(program).filter(|program| *program != BULKHEAD))?;
-            config.programs.extend_from_slice(beside);
+            config.programs.extend_from_slice(companions);
             let lab = Lab::open(config).await?;
             let mut command = vec![format!("{GUEST_BIN}/{program}")];
             command.extend(arguments);
@@ -309,7 +309,7 @@ async fn prepare(programs: &Programs) -> Result<ExitCode> {
         match lab.kernel(kernel).await {
             Ok(image) => say::result(format!("kernel {kernel} = {} sha256 {}", image.version, image.sha256)),
             Err(error) => {
-                say::result(format!("kernel {kernel} cannot be had: {error:#}"));
+                say::result(format!("kernel {kernel} is not available: {error:#}"));
                 code = ExitCode::FAILURE;
             }
         }
@@ -318,7 +318,7 @@ async fn prepare(programs: &Programs) -> Result<ExitCode> {
         match lab.crate_tool(tool).await {
             Ok(program) => say::result(format!("program {tool} = {}", program.display())),
             Err(error) => {
-                say::result(format!("program {tool} cannot be had: {error:#}"));
+                say::result(format!("program {tool} is not available: {error:#}"));
                 code = ExitCode::FAILURE;
             }
         }
@@ -414,7 +414,7 @@ async fn run_plan(
     report.write_json(&lab.config().artifacts.join("report.json"), &lab)?;
     report.failures().into_iter().for_each(say::result);
     if report.entries.len() > N_SLOWEST {
-        say::result(format!("the {N_SLOWEST} that took longest:"));
+        say::result(format!("the {N_SLOWEST} slowest cases:"));
         report.slowest(N_SLOWEST).into_iter().for_each(say::result);
     }
     if report.not_run() > 0 {
@@ -427,24 +427,24 @@ async fn run_plan(
 fn named_cases(names: &[String]) -> Result<Vec<&'static Case>> {
     let known: Vec<&'static Case> = cases::all().into_iter().chain(cases::soak()).collect();
     if names.is_empty() {
-        bail!("name the cases to run, or give --all or --quick; --list shows them");
+        bail!("specify cases, --all or --quick; --list shows all cases");
     }
-    let fits = |case: &Case, name: &str| match name.strip_suffix('*') {
+    let matches = |case: &Case, name: &str| match name.strip_suffix('*') {
         Some(prefix) => case.name.starts_with(prefix),
         None => case.name == name,
     };
     for name in names {
-        if !known.iter().any(|case| fits(case, name)) {
-            bail!("there is no case {name}: --list shows them");
+        if !known.iter().any(|case| matches(case, name)) {
+            bail!("there is no case {name}: --list shows all cases");
         }
     }
-    Ok(known.into_iter().filter(|case| names.iter().any(|name| fits(case, name))).collect())
+    Ok(known.into_iter().filter(|case| names.iter().any(|name| matches(case, name))).collect())
 }
 
 /// Runs lines from standard input in the machine of a failed case.
 async fn inspect(ctx: &mut Ctx) {
     use tokio::io::{AsyncBufReadExt as _, BufReader};
-    say::progress("the machine is kept: type commands for it, Ctrl-D to go on");
+    say::progress("the machine is kept: enter commands to run in it, Ctrl-D to continue");
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         match ctx.machine.run(&["bash", "-c", &line]).await {
@@ -462,12 +462,12 @@ async fn open(programs: &Programs) -> Result<Lab> {
     Lab::open(config(programs)?).await
 }
 
-/// Builds the programs and chooses the folder for this run's artifacts.
+/// Builds the programs, and creates the directory for this run's artifacts.
 fn config(programs: &Programs) -> Result<LabConfig> {
     config_with(programs, None)
 }
 
-/// The same with one more program.
+/// The same with another program.
 fn config_with(programs: &Programs, other: Option<&str>) -> Result<LabConfig> {
     let (target, profile) = (target_dir(), programs_dir(programs.release));
     build_with(programs, other)?;
@@ -481,7 +481,7 @@ fn config_with(programs: &Programs, other: Option<&str>) -> Result<LabConfig> {
     Ok(LabConfig { agent, disk, programs: own.map(|name| profile.join(name)).collect(), package: None, artifacts })
 }
 
-/// Builds the programs under test, unless they are wanted as they are.
+/// Builds the programs under test, unless existing ones are to be used.
 pub(crate) fn build(programs: &Programs) -> Result<()> {
     build_with(programs, None)
 }
@@ -503,7 +503,7 @@ fn build_with(programs: &Programs, other: Option<&str>) -> Result<()> {
     say::progress(format!("building the programs, {}", if programs.release { "optimised" } else { "not optimised" }));
     let status = cargo.status().context("cannot start cargo to build the programs under test")?;
     if !status.success() {
-        bail!("the programs under test do not build ({status}); --no-build takes the last ones that did");
+        bail!("the build of the programs under test failed ({status}); --no-build uses existing ones");
     }
     Ok(())
 }
@@ -513,7 +513,7 @@ pub(crate) fn workspace() -> PathBuf {
     here.parent().unwrap_or(here).to_owned()
 }
 
-/// Where programs are built to.
+/// The directory that programs are built in.
 pub(crate) fn programs_dir(is_release: bool) -> PathBuf {
     target_dir().join(if is_release { "release" } else { "debug" })
 }
@@ -522,7 +522,7 @@ pub(crate) fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
 }
 
-/// Ends when SIGINT or SIGTERM comes; returns its name.
+/// Resolves on SIGINT or SIGTERM.
 fn interrupted() -> Result<impl Future<Output = &'static str>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;

@@ -1,4 +1,4 @@
-//! `cargo xtask`: the development commands of this repository. Each command is a module; this file only chooses.
+//! `cargo xtask`: the development commands of this repository. Each command is a module; this file dispatches.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -25,7 +25,7 @@ struct Cli {
 enum Command {
     /// Formatting, lints, tests and licences: everything that runs without a virtual machine.
     Check,
-    /// Checks licences and sources of the dependencies with cargo-deny and records the result, which `check` trusts until they change.
+    /// Checks licences and sources of the dependencies with cargo-deny and records the result, which `check` relies on until they change.
     Deny,
     /// Builds the Debian package in target/debian.
     Deb(deb::Arguments),
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         Command::Test => test::run(),
     };
     result.unwrap_or_else(|error| {
-        // Nobody is left to tell when standard error is closed.
+        // There is no way to report a closed standard error.
         let _ = writeln!(std::io::stderr(), "error: {error:#}");
         ExitCode::FAILURE
     })

@@ -1,8 +1,8 @@
 //! `cargo xtask test`: checks and the quick cases, as continuous integration runs them.
 //!
-//! Compilers and tests leave a processor idle for much of the time: the guest root is made beside the compilation of the programs, and
-//! cases in virtual time, which do not mind, run beside everything else, at a lower priority. Cases on the wall clock wait. Tests wait for the
-//! guest root: some watch the host's file systems and mounts.
+//! Compilers and tests leave CPUs idle for much of the time. Therefore the guest root is built in parallel with the programs, and cases in
+//! virtual time, which other load does not affect, run in parallel with everything else, at a lower priority. Cases on the wall clock run at the
+//! end. Tests start after the guest root is built, because some observe the host's file systems and mounts.
 
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
@@ -15,28 +15,28 @@ use tokio::sync::watch;
 use crate::lab::Programs;
 use crate::{check, deb, lab};
 
-/// Runs all of it; the first check that fails ends it.
+/// Runs everything, and stops at the first failed check.
 ///
 /// # Errors
-/// Names the check that failed, or what could not be made.
+/// The check or the preparation that failed.
 pub(crate) fn run() -> Result<ExitCode> {
     let mut phases = Phases::new();
-    let (ended, beside) = watch::channel(None);
+    let (checks_ended, checks) = watch::channel(None);
     let (provided, is_provided) = mpsc::channel();
     let (built, is_built) = mpsc::channel();
     let (checked, ran) = std::thread::scope(|scope| {
         let lab = scope.spawn(move || {
             provide_root()?;
-            // Whoever has failed no longer waits for it.
+            // If the checks have failed, they no longer wait for it.
             let _ = provided.send(());
             match is_built.recv() {
-                Ok(()) => lab::run_quick(&beside),
+                Ok(()) => lab::run_quick(&checks),
                 Err(_) => Ok(ExitCode::FAILURE),
             }
         });
         let checked = build_programs(&mut phases).and_then(|()| {
             let _ = built.send(());
-            checks(&mut phases, &is_provided)
+            run_checks(&mut phases, &is_provided)
         });
         if let Err(error) = &checked
             && !lab.is_finished()
@@ -44,7 +44,7 @@ pub(crate) fn run() -> Result<ExitCode> {
             say::progress(format!("{error:#}; ending the lab"));
         }
         drop(built);
-        ended.send_replace(Some(checked.is_ok()));
+        checks_ended.send_replace(Some(checked.is_ok()));
         (checked, lab.join())
     });
     let code = ran.map_err(|_| anyhow!("the lab panicked"))??;
@@ -54,7 +54,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(code)
 }
 
-/// What the lab runs. Before the tests, because cargo builds one thing at a time.
+/// Builds the programs for the lab, before the tests, because cargo runs one build at a time.
 fn build_programs(phases: &mut Phases) -> Result<()> {
     check::lints()?;
     lab::build(&Programs::DEV)?;
@@ -62,10 +62,10 @@ fn build_programs(phases: &mut Phases) -> Result<()> {
     Ok(())
 }
 
-/// The tests, the package that cases on the wall clock install, and the dependencies.
-fn checks(phases: &mut Phases, is_provided: &Receiver<()>) -> Result<()> {
+/// Runs the tests, builds the package that cases on the wall clock install, and checks the dependencies.
+fn run_checks(phases: &mut Phases, is_provided: &Receiver<()>) -> Result<()> {
     check::build_tests()?;
-    is_provided.recv().context("what the lab needs cannot be made")?;
+    is_provided.recv().context("the preparation of the lab failed")?;
     phases.end("building tests");
     check::tests()?;
     phases.end("tests");
@@ -75,7 +75,7 @@ fn checks(phases: &mut Phases, is_provided: &Receiver<()>) -> Result<()> {
     Ok(())
 }
 
-/// How long each part of a run took.
+/// The durations of the phases of a run.
 struct Phases {
     begin: Instant,
     last_end: Instant,
@@ -88,7 +88,7 @@ impl Phases {
         Self { begin, last_end: begin, described: Vec::new() }
     }
 
-    /// Ends the phase that began with the end of the one before.
+    /// Ends the current phase, and starts the next one.
     fn end(&mut self, name: &str) {
         self.described.push(format!("{name} {:.0} s", self.last_end.elapsed().as_secs_f64()));
         self.last_end = Instant::now();
