@@ -94,9 +94,64 @@ struct Diagnostic {
     rendered: Option<String>,
 }
 
-/// Unit and integration tests.
+/// Runs unit and integration tests, and lists those that were skipped: libtest shows them as passed.
+#[expect(clippy::disallowed_methods, reason = "a development command runs cargo itself")]
 pub(crate) fn tests() -> Result<()> {
-    cargo(&["test", "--workspace", "--locked"])
+    let args = ["test", "--workspace", "--locked", "--", "--show-output"];
+    let began = Instant::now();
+    let mut child = Command::new(cargo_program())
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot run cargo")?;
+    let output = child.stdout.take().context("cargo has no standard output")?;
+    let mut skipped = Skipped::default();
+    for line in BufReader::new(output).split(b'\n') {
+        let line = line?;
+        if skipped.is_shown(&String::from_utf8_lossy(&line)) {
+            say::pass_on(Stream::Stdout, &[&line[..], b"\n"].concat());
+        }
+    }
+    let status = child.wait().context("cannot wait for cargo")?;
+    skipped.tests.iter().for_each(say::progress);
+    ensure!(status.success(), "`cargo {}` failed ({status})", args.join(" "));
+    let (n_skipped, seconds) = (skipped.tests.len(), began.elapsed().as_secs_f64());
+    say::progress(format!("`cargo {}` took {seconds:.0} s; {n_skipped} tests skipped", args.join(" ")));
+    Ok(())
+}
+
+/// Reads libtest's output with `--show-output`: collects the reasons that skipped tests print, and hides the output of passed tests.
+#[derive(Debug, Default)]
+struct Skipped {
+    /// One line for each skipped test.
+    tests: Vec<String>,
+    /// Whether the current line is in the section with the output of passed tests.
+    in_successes: bool,
+    /// The test whose output this is.
+    test: String,
+}
+
+impl Skipped {
+    /// Reads a line; returns whether to show it.
+    fn is_shown(&mut self, line: &str) -> bool {
+        match line {
+            "successes:" => self.in_successes = true,
+            "failures:" => self.in_successes = false,
+            _ if line.starts_with("test result: ") => self.in_successes = false,
+            _ => {}
+        }
+        if !self.in_successes {
+            return true;
+        }
+        if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            name.clone_into(&mut self.test);
+        }
+        if let Some(reason) = line.strip_prefix("skipped: ").or(line.strip_prefix("Skipped: ")) {
+            self.tests.push(format!("skipped: {}: {reason}", self.test));
+        }
+        false
+    }
 }
 
 /// Checks licences and sources of dependencies, unless they are the ones recorded as clean.
@@ -197,6 +252,18 @@ pub(crate) fn run_command(program: &std::path::Path, args: &[&str]) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn skipped_tests_are_listed_and_output_of_passed_ones_is_hidden() {
+        let output = "running 3 tests\ntest a ... ok\n\nsuccesses:\n\n---- a stdout ----\nskipped: requires root\n\n\
+            ---- b::c stdout ----\nseeds\nSkipped: no ublk\n\nsuccesses:\n    a\n    b::c\n\nfailures:\n\n\
+            ---- d stdout ----\nskipped: not this\n\ntest result: FAILED.\n";
+        let mut skipped = Skipped::default();
+        let shown: Vec<&str> = output.lines().filter(|line| skipped.is_shown(line)).collect();
+        assert_eq!(skipped.tests, ["skipped: a: requires root", "skipped: b::c: no ublk"]);
+        let failures = ["failures:", "", "---- d stdout ----", "skipped: not this", "", "test result: FAILED."];
+        assert_eq!(shown, [&["running 3 tests", "test a ... ok", ""][..], &failures].concat());
+    }
 
     #[test]
     fn a_change_of_any_manifest_invalidates_the_record() {
