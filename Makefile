@@ -1,9 +1,12 @@
-# The two commands of a newcomer. Everything they need is installed by them; downloads are cached outside the checkout.
+# The commands for newcomers. They install everything that they need, and cache downloads outside of the checkout.
 
 .PHONY: test test-all demo check lab deb install needs
 
-# What the build itself needs beside Rust: the BPF programs are compiled by clang, and libbpf reads them with libelf.
+# What the build needs besides Rust: the BPF programs are compiled by clang, and libbpf reads them with libelf.
 NEEDS := clang libelf-dev zlib1g-dev pkg-config make gcc
+
+# What tests compare with, where the package manager has it: they are skipped otherwise.
+test check test-all: OPTIONAL := umoci
 
 # Where nothing has been compiled for development yet, what is tested is compiled once and quickly: in large units, without preparing for incremental
 # compilation, without debugging information (a panic says its place without), and by clippy's driver, which lints at the same time.
@@ -47,8 +50,12 @@ install: needs
 	target/release/bulkhead completions bash > $(DESTDIR)/usr/share/bash-completion/completions/bulkhead
 
 needs:
-	@if command -v dpkg-query >/dev/null && \
-		[ $$(dpkg-query -W -f '$${db:Status-Abbrev}\n' $(NEEDS) 2>/dev/null | grep -c '^ii') -ne $(words $(NEEDS)) ]; then \
-		echo "installing on this host: $(NEEDS)"; \
-		apt-get update -qq && apt-get install -y -qq --no-install-recommends $(NEEDS); \
+	@if command -v dpkg-query >/dev/null; then \
+		missing() { for package in "$$@"; do dpkg-query -W -f '$${db:Status-Abbrev}' $$package 2>/dev/null | grep -q ^ii || echo $$package; done; }; \
+		install() { echo "installing on this host:" "$$@"; apt-get install -y -qq --no-install-recommends "$$@"; }; \
+		packages=$$(missing $(NEEDS)); \
+		if [ -n "$$packages" ]; then { apt-get update -qq && install $$packages; } || exit; fi; \
+		for package in $$(missing $(OPTIONAL)); do \
+			if [ "$$(id -u)" = 0 ] && apt-cache show $$package >/dev/null 2>&1; then install $$package || true; fi; \
+		done; \
 	fi
