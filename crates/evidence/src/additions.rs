@@ -14,7 +14,7 @@ use bulkhead_core::name::Name;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_formats::servers;
 use bulkhead_measure::cgroup_run::Cancel;
-use bulkhead_measure::layout::{Bench, Layout, POOL, Places, name};
+use bulkhead_measure::layout::{Bench, Layout, POOL, TenantDirs, name};
 use bulkhead_sys::lvm;
 use bulkhead_sys::roots::Roots;
 
@@ -33,7 +33,7 @@ const IMAGE: Bytes = Bytes::mib(256);
 /// # Errors
 /// When one cannot be made.
 pub(crate) fn add_tenants(bench: &Bench, n: usize) -> Result<Vec<(Name, PathBuf)>> {
-    let Places { a, b } = bench.places(Layout::Shared).clone();
+    let TenantDirs { a, b } = bench.dirs(Layout::Shared).clone();
     let mut all: Vec<(Name, PathBuf)> = bench.tenants()?.into_iter().zip([a, b]).collect();
     let share = bench.engine().tenant_inspect(&all[0].0)?.share;
     let base = bench.host_dir()?;

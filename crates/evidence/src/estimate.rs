@@ -18,7 +18,7 @@ pub(crate) struct Counts {
 
 impl Counts {
     /// Of a probe, each of whose appends is synced, or of a storm that syncs nothing and makes a batch for each commit.
-    pub(crate) fn of(result: &LoadResult) -> Self {
+    pub(crate) fn from_load(result: &LoadResult) -> Self {
         let blocks = result.tally.written_bytes as f64 / BLOCK_BYTES as f64;
         if result.kind != LoadKind::Storm {
             return Self { calls: [(Call::AppendFsync, blocks)].into(), n_commits: 0.0 };
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_storm_is_taken_for_its_calls() {
-        let counts = Counts::of(&result(LoadKind::Storm, 10 * BATCH, 6 * BATCH));
+        let counts = Counts::from_load(&result(LoadKind::Storm, 10 * BATCH, 6 * BATCH));
         let (created, removed) = (6.0 * BATCH as f64, 4.0 * BATCH as f64);
         assert_eq!(counts.calls[&Call::Creat], created);
         assert_eq!(counts.calls[&Call::Unlink], removed);
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_probe_appends_and_syncs() {
-        let counts = Counts::of(&result(LoadKind::Probe, 7, 7));
+        let counts = Counts::from_load(&result(LoadKind::Probe, 7, 7));
         assert_eq!(counts, Counts { calls: [(Call::AppendFsync, 7.0)].into(), n_commits: 0.0 });
         // The paper knows writes only.
         assert!((counts.by_paper().unwrap() - 7.0 * 0.268 * 1024.0).abs() < 1e-6);

@@ -1,7 +1,7 @@
 //! The judge: whether an experiment reached its targets, as pure functions of its figures (docs/DECISIONS.md, "Targets are ratios").
 //!
-//! Owns: every threshold, in one table ([`THRESHOLDS`]); what experiments are judged by is in a file for each kind. The middle of the rounds is judged, the spread is shown.
-//! Does not: measure, or excuse. What was not measured is short; so are fewer than three rounds, unless the short form was asked for.
+//! Owns: all thresholds, in one table ([`THRESHOLDS`]); the criteria of experiments are in a file for each kind. The median of the rounds is judged,
+//! the spread is shown. Does not: measure, or excuse. A missing measurement is short; so are fewer than three rounds, except in the short form.
 
 pub(crate) mod charges;
 pub(crate) mod clones;
@@ -17,74 +17,74 @@ use crate::experiments;
 use crate::figure as f;
 use thresholds::{Bound, THRESHOLDS};
 
-/// The end of what is judged otherwise on disks without an arm.
+/// Suffix of criteria that differ on disks without an arm.
 pub(crate) const ON_FLASH: &str = " on flash";
-/// The row that counts the rounds of a disk begins with it.
+/// Prefix of the row with the number of rounds of a disk.
 pub(crate) const ROUNDS: &str = "rounds";
 
-/// Rounds that a full run has at least ("spread of at least 3 interleaved rounds").
+/// Minimum number of rounds of a full run ("spread of at least 3 interleaved rounds").
 pub const MIN_ROUNDS: usize = 3;
 
-/// What became of one demand.
+/// The outcome of one requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Measured and good enough.
+    /// Measured, and within the threshold.
     Met,
-    /// Measured and not good enough.
+    /// Measured, and not within the threshold.
     Short,
-    /// Not measured, which is never good enough.
+    /// Not measured, which never meets the threshold.
     NotMeasured,
 }
 
-/// One demand with what was found.
+/// One requirement, with the measured value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// On what it is judged: a disk for the most part; empty where there is only one.
+    /// What it applies to, usually a disk; empty if there is only one.
     pub place: String,
-    /// What is judged.
+    /// The judged figure.
     pub what: String,
-    /// What is asked; empty when it is only reported.
+    /// The threshold; empty if it is only reported.
     pub target: String,
-    /// What was found, with its spread.
+    /// The measured value, with its spread.
     pub found: String,
-    /// The middle of it alone; empty when it was not measured.
+    /// The median alone; empty if it was not measured.
     pub figure: String,
-    /// Whether that is enough.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
 impl Row {
-    /// What is judged, and on what.
+    /// The judged figure, with what it applies to.
     #[must_use]
     pub fn label(&self) -> String {
         if self.place.is_empty() { self.what.clone() } else { format!("{} {}", self.place, self.what) }
     }
 
-    /// The first word of the place: the disk, if it begins with one.
+    /// The first word of the place: the disk, if it starts with one.
     fn disk(&self) -> &str {
         self.place.split_once(' ').map_or(&*self.place, |(disk, _)| disk)
     }
 
-    /// What is asked, in words where that is nothing.
+    /// The threshold; words if there is none.
     #[must_use]
     pub fn asked(&self) -> &str {
         if self.target.is_empty() { "reported" } else { &self.target }
     }
 }
 
-/// The judgement of one evidence.
+/// The judgement of one experiment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Whether every demand is met.
+    /// Whether all requirements are met.
     pub met: bool,
     /// `NAME: met: figures` or `NAME: short: figures, what is missing`, in one line.
     pub line: String,
-    /// The demands one by one.
+    /// The requirements one by one.
     pub rows: Vec<Row>,
 }
 
-/// Judges what was measured under `name`: one experiment for each disk. Experiments of other names are left out.
+/// Judges the experiments with this name, one for each disk. Others are ignored.
 #[must_use]
 pub fn judge(name: &str, experiments: &[Experiment]) -> Verdict {
     let mine: Vec<&Experiment> = experiments.iter().filter(|experiment| experiment.name == name).collect();
@@ -103,16 +103,16 @@ pub fn judge(name: &str, experiments: &[Experiment]) -> Verdict {
     case.verdict()
 }
 
-/// A judgement in the making.
+/// Builds a judgement.
 pub(crate) struct Case<'a> {
     name: &'a str,
-    /// The disk models that it is wanted on.
+    /// The disk models of the target.
     disks: &'static [&'static str],
     rows: Vec<Row>,
     /// Short texts for the line.
     figures: Vec<String>,
     missing: Vec<String>,
-    /// Disks that were not measured at all: said once instead of row by row.
+    /// Disks without any measurement, which are reported once instead of row by row.
     absent: Vec<&'static str>,
 }
 
@@ -121,8 +121,8 @@ impl<'a> Case<'a> {
         Self { name, disks, rows: Vec::new(), figures: Vec::new(), missing: Vec::new(), absent: Vec::new() }
     }
 
-    /// Has the headline say what was found of `about`, if anything was.
-    fn tell<const N: usize>(&mut self, about: &str, said: [Option<String>; N]) {
+    /// Adds the results of `about` to the line, if there are any.
+    fn summarize<const N: usize>(&mut self, about: &str, said: [Option<String>; N]) {
         let said: Vec<String> = said.into_iter().flatten().collect();
         if !said.is_empty() {
             self.figures.push(format!("{about} {}", said.join(", ")));
@@ -142,7 +142,7 @@ impl<'a> Case<'a> {
             Bound::Within(of, by) => format!("{} to {}", one(of - by), one(of + by)),
             Bound::Reported => String::new(),
         };
-        // A latency or a throughput of nothing is a failed measurement; only a count may be 0.
+        // A latency or throughput of 0 is a failed measurement; only a count can be 0.
         let found = found.filter(|found| found.median > 0.0 || may_be_0(what) && found.median <= 0.0);
         let outcome = match found {
             None => Outcome::NotMeasured,
@@ -163,7 +163,7 @@ impl<'a> Case<'a> {
         self.rows.push(row);
     }
 
-    /// Says so when there are too few rounds, or when it was the short form.
+    /// Reports too few rounds, and the short form.
     fn rounds(&mut self, experiment: &Experiment) {
         let least = complete_rounds(experiment);
         let needed = if experiment.quick { 1 } else { MIN_ROUNDS };
@@ -202,7 +202,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Counts, and differences.
+/// Whether a figure is a count or a difference.
 fn may_be_0(what: &str) -> bool {
     [
         "host commits",
@@ -229,7 +229,7 @@ fn holds(bound: Bound, value: f64) -> bool {
     }
 }
 
-/// A figure that just misses must not read like one that does not: more digits when it would.
+/// Formats a figure with more digits if it would otherwise look as if it met a threshold that it just misses.
 fn exactly(bound: Bound, value: f64, one: fn(f64) -> String) -> String {
     let reads_the_same = match bound {
         Bound::AtMost(limit) | Bound::AtLeast(limit) => one(limit) == one(value),
@@ -239,7 +239,7 @@ fn exactly(bound: Bound, value: f64, one: fn(f64) -> String) -> String {
     if reads_the_same { format!("{value:.4}") } else { one(value) }
 }
 
-/// The rounds that every cell has: a figure that is there in one round must be there in the others to count.
+/// Number of rounds that all cells have: a figure in one round must be in the others to count.
 fn complete_rounds(experiment: &Experiment) -> usize {
     let with = |cell: &Cell, name: &str| {
         cell.rounds.iter().filter(|round| round.figures.get(name).is_some_and(|value| value.is_finite())).count()
@@ -247,7 +247,7 @@ fn complete_rounds(experiment: &Experiment) -> usize {
     let of = |cell: &Cell| {
         let names = cell.rounds.iter().flat_map(|round| round.figures.keys());
         let names = names.filter(|name| f::KNOWN.contains(&name.as_str()));
-        // A cell of nothing that is judged has the rounds that it has.
+        // For a cell without judged figures, all rounds count.
         names.map(|name| with(cell, name)).min().unwrap_or(cell.rounds.len())
     };
     experiment.cells.iter().map(of).min().unwrap_or(0)
@@ -258,7 +258,7 @@ fn on<'a>(experiments: &[&'a Experiment], model: &str) -> Vec<&'a Experiment> {
     experiments.iter().copied().filter(|e| e.disk.model.eq_ignore_ascii_case(model)).collect()
 }
 
-/// The experiments of every disk that is asked for; `None` stands for one that is missing.
+/// The experiments of each disk of the target; `None` if it is missing.
 fn by_disk<'a>(disks: &[&'static str], experiments: &[&'a Experiment]) -> Vec<(&'static str, Option<&'a Experiment>)> {
     let found = |model: &'static str| match on(experiments, model).as_slice() {
         [] => vec![(model, None)],
@@ -267,7 +267,7 @@ fn by_disk<'a>(disks: &[&'static str], experiments: &[&'a Experiment]) -> Vec<(&
     disks.iter().copied().flat_map(found).collect()
 }
 
-/// Ends the name of what is asked differently of flash.
+/// The suffix of criteria that differ on flash.
 fn on_flash(disk: &str) -> &'static str {
     if disk.starts_with("hdd") { "" } else { ON_FLASH }
 }
@@ -276,7 +276,7 @@ fn percents(part: Spread) -> Spread {
     Spread { median: 100.0 * part.median, min: 100.0 * part.min, max: 100.0 * part.max }
 }
 
-/// A figure of one cell over the middle of the same figure of another.
+/// A figure of one cell relative to the median of the same figure of another.
 fn quotient(above: &Cell, below: &Cell, name: &str) -> Option<Spread> {
     let whole = below.figure(name).filter(|whole| whole.median > 0.0)?.median;
     spread(above.rounds.iter().filter_map(|round| Some(round.figures.get(name)? / whole)))

@@ -9,14 +9,14 @@ use anyhow::{Context, Result, bail};
 use bulkhead_core::units::DevNo;
 use bulkhead_engine::engine::Engine;
 use bulkhead_measure::cleanup::{lock, with_removal};
-use bulkhead_measure::layout::{Target, private_engine, remember_queue, remove_all, remove_leftovers};
+use bulkhead_measure::layout::{Target, private_engine, record_scheduler, remove_all, remove_leftovers};
 use bulkhead_sys::file::LockFile;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{block, fsutil, iocost};
 use rustix::fs::{Mode, OFlags};
 
 /// A whole device without anything on it, for an experiment on the device itself: claimed, its signatures erased, without scheduler and
-/// io.cost. Given back when it is dropped; [`Raw::give_back`] does the same and tells what failed.
+/// io.cost. Given back when it is dropped; [`Raw::release`] does the same and tells what failed.
 #[derive(Debug)]
 pub(crate) struct Raw {
     engine: Engine,
@@ -52,7 +52,7 @@ impl Raw {
         let claim = rustix::fs::open(path, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty())
             .with_context(|| format!("cannot claim {}", path.display()))?;
         let scheduler = found.scheduler.map(|scheduler| scheduler.active);
-        remember_queue(&found.name, scheduler)?;
+        record_scheduler(&found.name, scheduler)?;
         let raw = Self {
             engine,
             roots,
@@ -66,7 +66,7 @@ impl Raw {
         let bared = raw.bare();
         match bared {
             Ok(()) => Ok(raw),
-            Err(error) => with_removal(Err(error), raw.give_back()),
+            Err(error) => with_removal(Err(error), raw.release()),
         }
     }
 
@@ -95,7 +95,7 @@ impl Raw {
     ///
     /// # Errors
     /// When the kernel refuses; the next run tries again.
-    pub(crate) fn give_back(mut self) -> Result<()> {
+    pub(crate) fn release(mut self) -> Result<()> {
         self.is_given_back = true;
         remove_all(&self.engine, &self.roots).context("cannot restore the device's queue")
     }

@@ -1,12 +1,12 @@
-//! What reports know of all experiments, and the pages of docs/evidence.
+//! The guide to all experiments, and the pages of docs/evidence.
 
 pub(crate) mod about;
 mod charts;
-mod course;
 pub(crate) mod grid;
 mod headline;
 pub mod markdown;
 mod paper;
+mod share_over_time;
 
 use bulkhead_measure::report::svg::{self, pictures, stem_of};
 use bulkhead_measure::report::{Guide, grid as columns, headline as headlines};
@@ -46,10 +46,10 @@ pub const GUIDE: Guide = Guide {
         ("launches", charts::launches),
         ("published", charts::disk_models),
     ],
-    plots: &[svg::latencies, course::courses],
+    plots: &[svg::latencies, share_over_time::pictures],
 };
 
-/// All pictures of an evidence as files: the first, which shows the result, is called `name`.
+/// All pictures of an experiment as files; the first one, with the main result, is named `name`.
 #[must_use]
 pub fn files(name: &str, experiments: &[Experiment]) -> Vec<(String, String)> {
     let mut files: Vec<(String, String)> =

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use bulkhead_core::model::{FsKind, Provision};
 use bulkhead_core::units::Bytes;
 use bulkhead_measure::cgroup_run::{Cancel, wait_until};
-use bulkhead_measure::cleanup::{RUN_DIR, forget, keep, kept};
+use bulkhead_measure::cleanup::{RUN_DIR, load_record, remove_record, store_record};
 use bulkhead_sys::file::read_limited;
 use bulkhead_sys::fsutil::{self, MkfsOptions};
 use bulkhead_sys::image::{self, Filler};
@@ -166,7 +166,7 @@ impl Served {
         let free = (0..limit).find(|number| server.is_free(roots, *number));
         let number = free.with_context(|| format!("no device is free for {}", server.as_str()))?;
         let record = Record { server, number, mounted_at: Path::new(RUN_DIR).join("served").join(server.as_str()) };
-        keep(&server.record_path(), &record)?;
+        store_record(&server.record_path(), &record)?;
         let mut served = Self { record, process: None };
         let made = served.make(roots, &programs, image, cancel);
         made.with_context(|| format!("an image served by {}", server.as_str()))?;
@@ -235,7 +235,7 @@ impl Served {
             }
             process.wait(END_LIMIT)?.with_context(|| format!("{} does not end", self.record.server.as_str()))?;
         }
-        forget(&self.record.server.record_path())
+        remove_record(&self.record.server.record_path())
     }
 }
 
@@ -256,9 +256,9 @@ impl Drop for Served {
 pub(crate) fn remove_leftovers(roots: &Roots) -> Result<()> {
     for server in Server::ALL {
         let path = server.record_path();
-        if let Some(record) = kept::<Record>(&path)? {
+        if let Some(record) = load_record::<Record>(&path)? {
             remove(roots, &record)?;
-            forget(&path)?;
+            remove_record(&path)?;
         }
     }
     Ok(())

@@ -1,10 +1,9 @@
 //! `bulkhead device calibrate`: finds an io.cost model and latency targets that isolate without costing throughput.
 //!
-//! Owns: the order of what is measured, and the lines that tell of it. In two tenants of equal shares on scratch volumes of
-//! the device: fio measures the six coefficients; then a small append + fsync every 100 ms runs beside greedy buffered writers,
-//! under one candidate after the other. What is fair for the writers is the most that was ever seen of them, less the part of
-//! the device's time that the small load needs.
-//! [`verify`] shows what a stored calibration does. Does not: store the result (the daemon does), or enable it.
+//! Owns: the order of the measurements, and the progress lines. On scratch volumes of the device, with two tenants of equal shares: fio
+//! measures the six coefficients; then a small append + fsync every 100 ms runs next to greedy buffered writers, under one candidate after
+//! the other. The fair throughput of the writers is their highest one observed, less the fraction of device time that the small load needs.
+//! [`verify`] measures the effect of a stored calibration. Does not: store the result (the daemon does), or enable it.
 
 pub mod fio;
 mod queue;
@@ -37,14 +36,14 @@ use search::{Candidate, N_AROUND, Trial, VRATES_PCT, around, choose, is_saturate
 
 /// Warm-up and window of the small load alone, seconds.
 const IDLE: (f64, f64) = (1.0, 8.0);
-/// Warm-up and window of the writers, seconds: they are only greedy once the page cache holds as much as it may.
+/// Warm-up and window of the writers, seconds: they are greedy only when the page cache is full of dirty data.
 const LOADED: (f64, f64) = (10.0, 12.0);
-/// Size of the files that each writer writes and syncs in turn. Small ones give the device a pause after each sync, in which
-/// it works off what was let through too fast: with 32 MiB a model passed that was 3 % above what the lab's disk does.
+/// Size of the files that each writer writes and syncs in turn. Small ones give the device a pause after each sync, in which it catches up with
+/// requests that were admitted too fast: with 32 MiB, a model 3 % above the speed of the lab's disk passed.
 const STREAM_BYTES: u64 = 128 << 20;
-/// Candidates that are measured a second time, so that none is chosen for a lucky window.
+/// Number of candidates that are measured a second time, so that none is selected for a lucky window.
 const N_FINALISTS: usize = 2;
-/// Halvings of the gap between the fastest vrate that does not saturate the device and the slowest that does.
+/// Number of bisections between the fastest vrate that does not saturate the device and the slowest that does.
 const N_HALVINGS: usize = 3;
 
 /// Parameters of io.cost for a device.
@@ -59,7 +58,7 @@ pub struct IocostLines {
 }
 
 impl IocostLines {
-    /// The lines, if they were given, as a calibration that was not measured.
+    /// The given lines as a calibration without measurements.
     #[must_use]
     pub fn calibration(&self) -> Option<Calibration> {
         let (model, qos) = (self.model.clone()?, self.qos.clone()?);
@@ -73,7 +72,7 @@ impl IocostLines {
 pub struct Request {
     /// Kernel name or path of the physical device.
     pub device: String,
-    /// The pool whose room is used; the one with most of it when it is `None`.
+    /// The pool to create scratch volumes in; `None` for the one with the most free space.
     pub pool: Option<Name>,
     /// The `bulkhead` program, for the loads.
     pub program: PathBuf,
@@ -84,20 +83,20 @@ pub struct Request {
 /// Progress of a calibration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// A step begins: steps done, steps in all, and what it is.
+    /// A step begins: completed steps, total steps, and its description.
     Step(usize, usize, &'a str),
-    /// What was measured.
+    /// A measurement, as a line of text.
     Figure(&'a str),
 }
 
 /// Called with each event.
 pub type OnStep<'a> = &'a mut dyn FnMut(Event<'_>);
 
-/// Measures, with a running daemon. Takes minutes; everything made on the way is removed, also when it fails. The caller's
-/// thread must live as long, because children end with the thread that started them.
+/// Measures, with a running daemon. Takes minutes; the set-up is removed at the end, even on failure. The caller's thread must live as long,
+/// because children end with the thread that started them.
 ///
 /// # Errors
-/// Those of the daemon as [`bulkhead_core::error::Fault`]; when there is no room, no fio, no io.cost, or it is cancelled.
+/// Those of the daemon as [`bulkhead_core::error::Fault`]; a lack of space, fio or io.cost; cancellation.
 pub fn run(client: Client, request: &Request, on_step: OnStep<'_>) -> Result<Calibration> {
     if find_program("fio").is_none() {
         return Err(Fault::new(Code::Unsupported, "fio", "it is not installed, and measures the device")
@@ -113,7 +112,7 @@ pub fn run(client: Client, request: &Request, on_step: OnStep<'_>) -> Result<Cal
         scratch,
         on_step,
         done: 0,
-        // Each load alone once; fewer when a vrate saturates the device, as it should.
+        // Each load alone once; fewer steps if a vrate saturates the device, as expected.
         of: fio::N_STEPS + 2 + VRATES_PCT.len() + N_HALVINGS + N_AROUND + N_FINALISTS,
         lines: Vec::new(),
     };
@@ -188,7 +187,7 @@ impl Session<'_> {
         })
     }
 
-    /// Tries pinned vrates: all trials, and the fastest that does not saturate the device.
+    /// Tries pinned vrates. Returns all trials, and the fastest one that does not saturate the device.
     fn fastest(&mut self, measured: &ModelLine) -> Result<(Vec<Trial>, Trial)> {
         let mut trials: Vec<Trial> = Vec::new();
         let mut saturated_pct = None;
@@ -227,7 +226,7 @@ impl Session<'_> {
         Ok(measured)
     }
 
-    /// The small load alone: its mean latency in milliseconds, and how busy it keeps the device (0 to 1).
+    /// Measures the small load alone: its mean latency in milliseconds, and the utilisation of the device (0 to 1).
     fn alone(&mut self) -> Result<(f64, f64)> {
         self.step("the small load alone")?;
         let measured = measure(&self.starter, &self.scratch.pair, Some(&self.probe()), None, IDLE)?;
@@ -237,7 +236,7 @@ impl Session<'_> {
         Ok((mean_ms, (busy_pct / 100.0).min(0.9)))
     }
 
-    /// The writers alone without a controller: bytes per second.
+    /// Measures the writers alone without a controller, in bytes per second.
     fn greedy(&mut self) -> Result<f64> {
         self.step("the writers alone, without a controller")?;
         iocost::disable(&self.scratch.roots, self.scratch.dev).context("cannot switch io.cost off")?;
@@ -247,18 +246,18 @@ impl Session<'_> {
         Ok(bytes_per_s)
     }
 
-    /// Both loads under a candidate.
+    /// Measures both loads under a candidate.
     fn trial(&mut self, measured: &ModelLine, candidate: Candidate) -> Result<Trial> {
         self.step(&format!("both loads: {candidate}"))?;
         let (roots, dev) = (&self.scratch.roots, self.scratch.dev);
-        // Off in between, so that debts and vrate of the candidate before do not reach into this one.
+        // Disabled in between, so that debts and vrate of the previous candidate do not affect this one.
         iocost::disable(roots, dev).context("cannot switch io.cost off")?;
         iocost::write_model(roots, dev, &candidate.model(measured)).context("io.cost does not take the model")?;
         iocost::write_qos(roots, dev, &candidate.qos()).context("io.cost does not take the latency targets")?;
         let (probe, streams) = (self.probe(), self.streams());
         let both = measure(&self.starter, &self.scratch.pair, Some(&probe), Some(&streams), LOADED)?;
         let load = both.a.context("the small load did nothing")?;
-        // When none even began in the window, the one before it took that long.
+        // If none began in the window, the previous one took that long.
         let mean_ms = load.tally.fsync_ms.mean().unwrap_or(1000.0 * LOADED.1);
         let activity = &both.activity;
         let trial = Trial {
@@ -277,7 +276,7 @@ impl Session<'_> {
         Ok(trial)
     }
 
-    /// Measures the best candidates once more: the means of both windows.
+    /// Measures the best candidates again, and averages both windows.
     fn finalists(&mut self, measured: &ModelLine, mut trials: Vec<Trial>, fair_bytes_per_s: f64) -> Result<Vec<Trial>> {
         let mut finalists = Vec::new();
         for _ in 0..N_FINALISTS {

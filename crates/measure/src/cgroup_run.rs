@@ -1,6 +1,6 @@
-//! Loads as child processes in a tenant's cgroup: started together, heard, ended and reaped always.
+//! Load generators as child processes in a tenant's cgroup: started together, and always ended and reaped.
 //!
-//! Owns: the other side of the protocol of [`crate::load`], and the way an experiment is cancelled.
+//! Owns: the parent's side of the protocol of [`crate::load`], and the cancellation of an experiment.
 //! Does not: start processes itself (`bulkhead_sys::spawn`), or know what a load does.
 
 use std::future::poll_fn;
@@ -17,17 +17,17 @@ use bulkhead_sys::spawn::{Running, SpawnSpec, Stdout, spawn};
 
 use crate::load::{LoadArgs, LoadResult, READY, WAITING};
 
-/// How often a wait looks whether the experiment was cancelled.
+/// Interval between checks for cancellation while waiting.
 const POLL: Duration = Duration::from_millis(200);
-/// How long a load may take to prepare its files, and to end after its last operation: emulated disks are slow.
+/// Time limit for a load to prepare its files, and to end after its last operation: emulated disks are slow.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Cancels an experiment: everything that waits ends with an error, and what was set up is removed.
+/// Cancels an experiment: all waits end with an error, and the set-up is removed.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// One that is not cancelled.
+    /// Not cancelled yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -49,9 +49,8 @@ impl Cancel {
         Ok(())
     }
 
-    /// Cancels when SIGINT, SIGTERM, SIGHUP or SIGQUIT comes, from now to the end of the process; one that is ignored
-    /// (`nohup`) stays so. A child in a process group of its own does not get the terminal's Ctrl-C, so that the
-    /// experiment can end it in order.
+    /// From now on, cancels on SIGINT, SIGTERM, SIGHUP or SIGQUIT; ignored signals stay ignored (`nohup`). A child in its own process group
+    /// does not receive Ctrl-C of the terminal, so that the experiment can end it in order.
     ///
     /// # Errors
     /// When the signals cannot be watched.
@@ -78,10 +77,10 @@ impl Cancel {
     }
 }
 
-/// How children are started: with which program, and what cancels them.
+/// Starts children: the program, and what cancels them.
 #[derive(Clone, Debug)]
 pub struct Starter {
-    /// The `bulkhead` program, whose `__load` is used.
+    /// The `bulkhead` program, for `__load`.
     pub program: PathBuf,
     /// What cancels the experiment.
     pub cancel: Cancel,
@@ -120,15 +119,15 @@ impl Load {
     /// # Errors
     /// When it fails, takes too long, or the experiment is cancelled.
     pub fn await_prepared(&self) -> Result<()> {
-        self.expect(WAITING, PATIENCE)
+        self.expect_line(WAITING, PATIENCE)
     }
 
-    /// Tells it to begin.
+    /// Starts it.
     ///
     /// # Errors
     /// When it is gone.
     pub fn begin(&mut self) -> Result<()> {
-        self.tell(b"b")
+        self.send(b"b")
     }
 
     /// Waits until its measured window begins.
@@ -136,15 +135,15 @@ impl Load {
     /// # Errors
     /// As [`Load::await_prepared`].
     pub fn await_window(&self, warm_up: Duration) -> Result<()> {
-        self.expect(READY, warm_up + PATIENCE)
+        self.expect_line(READY, warm_up + PATIENCE)
     }
 
-    /// Tells it to stop, and waits for its result.
+    /// Stops it, and waits for its result.
     ///
     /// # Errors
     /// As [`Load::await_prepared`].
     pub fn finish(mut self) -> Result<LoadResult> {
-        self.tell(b"e")?;
+        self.send(b"e")?;
         let line = self.line(PATIENCE)?;
         let result = serde_json::from_str(&line).with_context(|| format!("{} said {line:?}", self.what))?;
         let code = self.child.wait(PATIENCE).with_context(|| self.what.clone())?;
@@ -154,16 +153,16 @@ impl Load {
         Ok(result)
     }
 
-    fn tell(&mut self, bytes: &[u8]) -> Result<()> {
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
         if let Err(error) = self.child.write_stdin(bytes) {
-            // Its own words say more than a broken pipe.
+            // The load's own error says more than a broken pipe.
             let said = self.child.stderr();
             return Err(error).context(format!("{} is gone: {said}", self.what));
         }
         Ok(())
     }
 
-    fn expect(&self, word: &str, limit: Duration) -> Result<()> {
+    fn expect_line(&self, word: &str, limit: Duration) -> Result<()> {
         let line = self.line(limit)?;
         if line != word {
             bail!("{} said {line:?}, where {word:?} was expected", self.what);
@@ -205,12 +204,12 @@ mod tests {
     use super::*;
     use crate::load::LoadKind;
 
-    /// A starter whose program is a shell script, and a directory that plays the cgroup.
+    /// A starter whose program is a shell script, with a directory in place of the cgroup.
     fn starter(dir: &Path, script: &str) -> Starter {
         std::fs::write(dir.join("cgroup.procs"), "").unwrap();
         let (text, program) = (dir.join("text"), dir.join("program"));
         std::fs::write(&text, format!("#!/bin/sh\n{script}\n")).unwrap();
-        // Not written by this process: a child of another test would have it open, and the kernel would not run it (ETXTBSY).
+        // Not written by this process: a child of another test could inherit the open file, and the kernel would refuse to run it (ETXTBSY).
         bulkhead_sys::tool::Tool::new("install").args(["-m", "755"]).arg(&text).arg(&program).run().unwrap();
         Starter { program, cancel: Cancel::new() }
     }
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_that_fails_says_why() {
+    fn a_failed_load_reports_its_error() {
         let dir = tempfile::tempdir().unwrap();
         let starter = starter(dir.path(), "echo 'no space left' >&2; exit 1");
         let load = starter.load(&LoadArgs::new(LoadKind::Storm, dir.path(), 1.0), dir.path()).unwrap();

@@ -1,6 +1,6 @@
-//! What keeps runs that change the host apart, and lets each undo what the one before it left when it was killed.
+//! Mutual exclusion of runs that change the host, and records from which a run undoes the changes of a killed one.
 //!
-//! Owns: the lock, and the files in which a run keeps what it has to put back. Does not know what is in them.
+//! Owns: the lock, and the files with settings to restore. Does not: know their content.
 
 use std::fs;
 use std::path::Path;
@@ -12,15 +12,15 @@ use bulkhead_sys::file::{self, FileError, LockFile};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Mount points, sockets and the lock of a run; empty after a reboot.
+/// Directory for mount points, sockets and the lock of a run; empty after a reboot.
 pub const RUN_DIR: &str = "/run/bulkhead-bench";
-/// Largest file that is read.
+/// Limit of a record's size.
 const LEFTOVER_LIMIT: Bytes = Bytes(1 << 16);
 
-/// Taken for the whole of an experiment or calibration: two at once would measure, and remove, what the other made.
+/// Locks for the duration of an experiment or calibration: two at a time would measure and remove each other's objects.
 ///
 /// # Errors
-/// A fault (`InUse`) while another one is under way.
+/// A fault (`InUse`) while another one is in progress.
 pub fn lock() -> Result<LockFile> {
     fs::create_dir_all(RUN_DIR).with_context(|| format!("cannot create {RUN_DIR}"))?;
     lock_at(&Path::new(RUN_DIR).join("lock"))
@@ -37,14 +37,14 @@ fn lock_at(path: &Path) -> Result<LockFile> {
     }
 }
 
-/// Keeps what has to be put back, before it is changed.
-pub fn keep(path: &Path, what: &impl Serialize) -> Result<()> {
+/// Stores settings to restore, before they are changed.
+pub fn store_record(path: &Path, what: &impl Serialize) -> Result<()> {
     let text = serde_json::to_vec(what).context("cannot encode what is to be restored")?;
     file::write_atomic(path, &text).context("cannot record what is to be restored")
 }
 
-/// What has to be put back, if anything has.
-pub fn kept<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+/// Loads the settings to restore, if there are any.
+pub fn load_record<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     if !path.exists() {
         return Ok(None);
     }
@@ -52,12 +52,12 @@ pub fn kept<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     serde_json::from_slice(&text).map(Some).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// It is put back.
-pub fn forget(path: &Path) -> Result<()> {
+/// Removes the record, after the settings have been restored.
+pub fn remove_record(path: &Path) -> Result<()> {
     file::remove_durable(path).map(drop).context("the record of what was to be restored")
 }
 
-/// The outcome of some work and that of removing what it had set up, as one: of two errors both are kept.
+/// Combines the result of some work with that of removing its set-up; keeps both errors.
 pub fn with_removal<T>(worked: Result<T>, removed: Result<()>) -> Result<T> {
     match (worked, removed) {
         (Ok(value), removed) => removed.map(|()| value),
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(fault.code, Code::InUse);
         assert!(fault.cause.ends_with(&format!("(process {})", std::process::id())), "{fault}");
         drop(first);
-        // A child that another test has forked holds it too, until it executes its program.
+        // A child forked by another test also holds it, until it executes its program.
         let begin = std::time::Instant::now();
         while let Err(error) = lock_at(&path) {
             assert!(begin.elapsed() < std::time::Duration::from_secs(10), "{error:#}");
@@ -91,19 +91,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_comes_back_until_it_is_forgotten() {
+    fn records_are_kept_until_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.json");
-        assert_eq!(kept::<u32>(&path).unwrap(), None);
-        keep(&path, &7).unwrap();
-        assert_eq!(kept::<u32>(&path).unwrap(), Some(7));
-        assert!(kept::<String>(&path).is_err());
-        forget(&path).unwrap();
-        assert_eq!(kept::<u32>(&path).unwrap(), None);
+        assert_eq!(load_record::<u32>(&path).unwrap(), None);
+        store_record(&path, &7).unwrap();
+        assert_eq!(load_record::<u32>(&path).unwrap(), Some(7));
+        assert!(load_record::<String>(&path).is_err());
+        remove_record(&path).unwrap();
+        assert_eq!(load_record::<u32>(&path).unwrap(), None);
     }
 
     #[test]
-    fn both_errors_are_told() {
+    fn both_errors_are_reported() {
         let fault = || Fault::new(Code::NoSpace, "pool p", "it is full");
         let left = || Err(anyhow!("busy").context("cannot unmount"));
         assert_eq!(with_removal(Ok(1), Ok(())).unwrap(), 1);

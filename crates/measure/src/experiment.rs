@@ -6,7 +6,7 @@
 
 pub mod dbms_consolidation;
 pub mod fsync_probe;
-pub mod held;
+pub mod hold;
 pub mod machine;
 
 use std::collections::BTreeSet;
@@ -29,30 +29,30 @@ pub use machine::Simulated;
 /// How an experiment is to be run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// On what.
+    /// The storage to run on.
     pub target: Target,
     /// The short form: one round, short windows.
     pub quick: bool,
     /// Number of rounds (default: 3, or 1 in the short form).
     pub rounds: Option<u32>,
-    /// Only these neighbours; all when it is empty.
+    /// Only these neighbours; all if empty.
     pub neighbours: Vec<String>,
-    /// Only these configurations, as `shared/none`; all when it is empty.
+    /// Only these configurations, for example `shared/none`; all if empty.
     pub configs: Vec<String>,
-    /// Parameters of io.cost for the device; configurations with io.cost fail without.
+    /// Parameters of io.cost for the device, which configurations with io.cost require.
     pub model: Option<Calibration>,
-    /// Where the JSON goes, as `NAME.json`; nowhere when it is `None`.
+    /// Output directory for the JSON, `NAME.json`; `None` to write none.
     pub out_dir: Option<PathBuf>,
     /// The `bulkhead` program, for the loads.
     pub program: PathBuf,
-    /// What is simulated of the machine.
+    /// The simulated parts of the machine.
     pub simulated: Simulated,
     /// Cancels the experiment.
     pub cancel: Cancel,
 }
 
 impl Options {
-    /// The full form on a target, without a model for io.cost; loads are run by this program itself.
+    /// The full form on a target, without a model for io.cost; this program itself runs the loads.
     #[must_use]
     pub fn new(target: Target) -> Self {
         Self {
@@ -70,62 +70,62 @@ impl Options {
     }
 }
 
-/// What an experiment is about to do.
+/// Progress of an experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
-    /// What, in a few words.
+    /// The next step, in a few words.
     pub doing: String,
-    /// Steps done and steps in all; a step is one round of one cell.
+    /// Completed steps; a step is one round of one cell.
     pub done: usize,
-    /// See `done`.
+    /// Total steps.
     pub of: usize,
     /// Time since the start.
     pub elapsed: Duration,
-    /// Figures of the step that was just completed, if one was.
+    /// The figures of the step that was just completed, if any.
     pub completed: Option<(String, Round)>,
 }
 
 /// Called with each step.
 pub type OnProgress<'a> = &'a mut dyn FnMut(&Progress);
 
-/// A configuration and a neighbour that options can choose; either is empty where there is none to choose.
+/// A configuration and a neighbour that options can select; either is empty if there is no choice.
 pub type Choice = (String, String);
 
-/// How one experiment measures.
+/// The implementation of an experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct Method {
-    /// Its name, which is that of its result.
+    /// Its name, also in its result.
     pub name: &'static str,
-    /// What it measures, in a line.
+    /// One line about what it measures.
     pub what: &'static str,
-    /// What options can choose, one for each cell; nothing where it is always run as a whole.
+    /// The choices of options, one for each cell; empty if it always runs as a whole.
     pub choices: fn(&Options) -> Vec<Choice>,
-    /// How much is measured with these options.
+    /// The extent of the measurements with these options.
     pub extent: fn(&Options) -> Extent,
     /// Runs it, see [`Method::run`].
     pub work: fn(&Options, OnProgress<'_>) -> Result<Experiment>,
 }
 
-/// How much an experiment measures, and how long that takes on an emulated machine.
+/// The extent of an experiment, with durations on an emulated machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Extent {
-    /// Making what is measured on.
+    /// Duration of the set-up.
     pub set_up_seconds: f64,
-    /// Rounds of each cell.
+    /// Number of rounds per cell.
     pub n_rounds: u32,
-    /// Cells.
+    /// Number of cells.
     pub n_cells: usize,
-    /// One round of one cell, on average.
+    /// Average duration of one round of one cell.
     pub round_seconds: f64,
 }
 
 impl Extent {
-    /// So many cells, in as many rounds as the options ask for, after pool, volumes and tenants are set up.
+    /// The extent of an experiment with `n_cells`, after the usual set-up of pool, volumes and tenants.
     pub fn new(options: &Options, n_cells: usize, round_seconds: f64) -> Self {
         Self { set_up_seconds: 45.0, n_rounds: n_rounds(options), n_cells, round_seconds }
     }
 
-    /// The same of an experiment that makes something else before.
+    /// The same with another duration of the set-up.
     pub fn after(self, set_up_seconds: f64) -> Self {
         Self { set_up_seconds, ..self }
     }
@@ -137,25 +137,25 @@ impl Extent {
 }
 
 impl Method {
-    /// Runs it. Blocks, for as long as [`Method::expected_duration`] says; call it from a thread that lives as long, because children end
-    /// with the thread that started them.
+    /// Runs it. Blocks for about [`Method::expected_duration`]; call it from a thread that lives as long, because children end with the thread
+    /// that started them.
     ///
     /// # Errors
-    /// When something cannot be set up, run or measured; what was measured until then is in the JSON file.
+    /// A failed set-up, run or measurement; the measurements so far are in the JSON file.
     pub fn run(&self, options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
         (self.work)(options, progress)
     }
 
-    /// How long it takes with these options, set-up included, on an emulated machine.
+    /// Duration with these options, including set-up, on an emulated machine.
     #[must_use]
     pub fn expected_duration(&self, options: &Options) -> Duration {
         (self.extent)(options).duration()
     }
 
-    /// Refuses neighbours and configurations that it does not have, before anything is set up for it.
+    /// Refuses unknown neighbours and configurations, before anything is set up.
     ///
     /// # Errors
-    /// Names what is unknown, and what is known.
+    /// The unknown name, with the known ones.
     pub fn check_choice(&self, options: &Options) -> Result<()> {
         let (name, all) = (self.name, (self.choices)(options));
         let of_config = |(config, _): &Choice| config.clone();
@@ -179,7 +179,7 @@ impl Method {
             }
         }
         let is_chosen = |(config, neighbour): &Choice| {
-            is_wanted(&options.configs, config) && is_wanted(&options.neighbours, neighbour)
+            includes(&options.configs, config) && includes(&options.neighbours, neighbour)
         };
         if !all.is_empty() && !all.iter().any(is_chosen) {
             bail!("{name} has no cell with one of these configurations and one of these neighbours");
@@ -191,18 +191,18 @@ impl Method {
 /// A configuration with a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// How files are laid out.
+    /// The layout of files.
     pub layout: Layout,
-    /// What makes weights work.
+    /// The controller.
     pub controller: Controller,
-    /// What the other tenant does.
+    /// The neighbour: the load of the other tenant.
     pub neighbour: &'static str,
-    /// How shares are held, beyond weights that stay as they are.
+    /// How shares are enforced, if not by fixed weights alone.
     pub hold: Option<Mode>,
 }
 
 impl Plan {
-    /// Volumes of their own with accounting, and shares enforced.
+    /// Own volumes with accounting, and enforced shares.
     #[must_use]
     pub fn held(controller: Controller, neighbour: &'static str) -> Self {
         Self { layout: Layout::OwnAccounted, controller, neighbour, hold: Some(Mode::Correcting) }
@@ -248,27 +248,27 @@ pub fn product(configs: &[(Layout, Controller)], neighbours: &[&'static str]) ->
     neighbours.iter().flat_map(with).collect()
 }
 
-/// The cells that the options ask for.
+/// The cells that the options select.
 #[must_use]
 pub fn chosen(all: &[Plan], options: &Options) -> Vec<Plan> {
     let is_chosen =
-        |plan: &&Plan| is_wanted(&options.neighbours, plan.neighbour) && is_wanted(&options.configs, &plan.config());
+        |plan: &&Plan| includes(&options.neighbours, plan.neighbour) && includes(&options.configs, &plan.config());
     all.iter().filter(is_chosen).copied().collect()
 }
 
-/// Whether a list of names has this one; an empty list stands for all.
+/// Whether a list contains a name; an empty list means all.
 #[must_use]
-pub fn is_wanted(list: &[String], word: &str) -> bool {
+pub fn includes(list: &[String], word: &str) -> bool {
     list.is_empty() || list.iter().any(|name| name == word)
 }
 
-/// What options can choose of some cells.
+/// The choices of options among cells.
 #[must_use]
 pub fn choices(plans: &[Plan]) -> Vec<Choice> {
     plans.iter().map(|plan| (plan.config(), plan.neighbour.to_owned())).collect()
 }
 
-/// For experiments that are always run as a whole.
+/// No choices, for experiments that always run as a whole.
 #[must_use]
 pub fn no_choices(_: &Options) -> Vec<Choice> {
     Vec::new()
@@ -281,7 +281,7 @@ pub fn n_rounds(options: &Options) -> u32 {
 
 /// The frame of an experiment: rounds over cells, progress, and the file.
 pub struct Frame<'a, 'p> {
-    /// How it is run.
+    /// The options.
     pub options: &'a Options,
     /// The result so far.
     pub experiment: Experiment,
@@ -353,8 +353,8 @@ impl<'a, 'p> Frame<'a, 'p> {
         Ok(bench)
     }
 
-    /// Runs all rounds of all cells, writing the file after each round. A cell that fails is noted and the others go on,
-    /// unless the experiment is cancelled.
+    /// Runs all rounds of all cells, and writes the file after each round. A failed cell is noted, and the others continue, unless the experiment
+    /// is cancelled.
     pub fn rounds(&mut self, plans: &[Plan], mut step: impl FnMut(&mut Self, Plan) -> Result<Round>) -> Result<()> {
         if plans.is_empty() {
             bail!("no cell is left to run: check the neighbours and configurations asked for");
@@ -399,7 +399,7 @@ impl<'a, 'p> Frame<'a, 'p> {
         done
     }
 
-    /// A round of a cell is done.
+    /// Records a completed round of a cell.
     pub fn finish(&mut self, cell: usize, round: Round) -> Result<()> {
         self.done += 1;
         let id = self.experiment.cells[cell].id();
@@ -413,7 +413,7 @@ impl<'a, 'p> Frame<'a, 'p> {
         write_json(dir, &self.experiment)
     }
 
-    /// Sets up, works, and removes what was set up, also when the work fails; the file is written once more at the end.
+    /// Sets up, works, and removes the set-up, even if the work fails; writes the file once more at the end.
     pub fn with_bench(
         mut self,
         shares: (u32, u32),
@@ -437,8 +437,8 @@ fn write_json(dir: &Path, experiment: &Experiment) -> Result<()> {
     bulkhead_sys::file::write_atomic(&path, &text).context("cannot write the result")
 }
 
-/// Puts a figure into a round, if there is one.
-pub fn put(round: &mut Round, name: &str, value: impl Into<Option<f64>>) {
+/// Adds a figure to a round, if it has a value.
+pub fn set_figure(round: &mut Round, name: &str, value: impl Into<Option<f64>>) {
     if let Some(value) = value.into().filter(|value| value.is_finite()) {
         round.figures.insert(name.to_owned(), value);
     }
@@ -481,8 +481,8 @@ mod tests {
                 bail!("interrupted in the middle");
             }
             let mut round = Round::default();
-            put(&mut round, "x_ms", 1.0);
-            put(&mut round, "nothing_ms", f64::NAN);
+            set_figure(&mut round, "x_ms", 1.0);
+            set_figure(&mut round, "nothing_ms", f64::NAN);
             Ok(round)
         });
         assert_eq!(outcome.unwrap_err().to_string(), "interrupted");

@@ -1,45 +1,45 @@
-//! How far a busy neighbour disturbs the probe and the database, and what is asked of that.
+//! Measures of how far a busy neighbour disturbs the probe and the database, with their limits.
 //!
-//! Owns: the limits that calibration, reports and the evidence's judge have in common, and what of a neighbour's throughput is fair. Pure.
+//! Owns: the limits that calibration, reports and the evidence's judge share, and the fair throughput of a neighbour. Pure.
 
 use crate::report::figure as f;
 use crate::result::{Cell, Spread, spread};
 
-/// Shares are equal in the probe: however busy A keeps the device alone, B may expect the other half of it.
+/// Shares are equal in the probe experiment: B is entitled to half of the device, however busy A keeps it alone.
 const A_FAIR_SHARE: f64 = 0.5;
 
-/// How much of its lone throughput the database must have beside a neighbour, percent: 95 % of its share of 70 %.
+/// Minimum throughput of the database next to a neighbour, in percent of its throughput alone: 95 % of its share of 70 %.
 pub const DATABASE_PCT: f64 = 0.95 * 70.0;
 
-/// What the probe is judged by beside a neighbour.
+/// The limits of the probe experiment next to a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// Mean latency over that alone at most, on a disk with an arm.
+    /// Maximum ratio of the mean latency to that alone, on a disk with an arm.
     pub mean: f64,
     /// The same on flash.
     pub mean_on_flash: f64,
-    /// The same of the 99th percentile, on either.
+    /// The same for the 99th percentile, on either.
     pub p99: f64,
-    /// What the neighbour has of what is fair at least, percent.
+    /// Minimum throughput of the neighbour, in percent of the fair throughput.
     pub neighbour_pct: f64,
 }
 
 impl Limits {
-    /// Beside buffered writers.
+    /// Next to buffered writers.
     pub const STREAMS: Self = Self { mean: 1.4, mean_on_flash: 1.3, p99: 2.0, neighbour_pct: 95.0 };
-    /// Beside writers that call fsync all the time.
+    /// Next to writers that call fsync continuously.
     pub const FSYNCS: Self = Self { mean: 1.6, mean_on_flash: 1.3, p99: 2.0, neighbour_pct: 95.0 };
-    /// Beside a storm of small files.
+    /// Next to a storm of small files.
     pub const STORM: Self = Self { mean: 1.6, mean_on_flash: 1.3, p99: 2.0, neighbour_pct: 95.0 };
 
-    /// Mean latency over that alone at most, on a disk with an arm or without.
+    /// Maximum ratio of the mean latency to that alone, by kind of disk.
     #[must_use]
     pub fn mean_on(&self, has_arm: bool) -> f64 {
         if has_arm { self.mean } else { self.mean_on_flash }
     }
 }
 
-/// The limits beside a neighbour of the probe.
+/// The limits next to a neighbour of the probe.
 #[must_use]
 pub fn limits(neighbour: &str) -> Option<Limits> {
     match neighbour {
@@ -50,7 +50,7 @@ pub fn limits(neighbour: &str) -> Option<Limits> {
     }
 }
 
-/// What the neighbour kept of its throughput, percent of what it gets alone.
+/// The neighbour's throughput, in percent of its throughput alone.
 #[must_use]
 pub fn kept_pct(cell: &Cell) -> Option<Spread> {
     cell.ratio(f::NEIGHBOUR_BYTES_PER_S, f::NEIGHBOUR_ALONE_BYTES_PER_S)
@@ -58,7 +58,7 @@ pub fn kept_pct(cell: &Cell) -> Option<Spread> {
         .map(|kept| Spread { min: kept.min * 100.0, median: kept.median * 100.0, max: kept.max * 100.0 })
 }
 
-/// The neighbour's throughput in percent of what A's share of the device leaves it.
+/// The neighbour's throughput, in percent of the fair throughput that A's share leaves it.
 #[must_use]
 pub fn fair_part_pct(cell: &Cell) -> Option<Spread> {
     kept_pct(cell)?;

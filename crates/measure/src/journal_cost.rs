@@ -1,8 +1,8 @@
-//! `bulkhead journal calibrate`: what each call costs in journal bytes, on a scratch ext4 whose journal is a device of its own,
-//! or a scratch XFS whose log is.
+//! `bulkhead journal calibrate`: the cost of each system call in journal bytes, on a scratch ext4 or XFS with its journal on a separate
+//! device.
 //!
-//! Owns: the calls, and the order of the runs. The bytes are those that the journal's device was given, from the first call to
-//! the end of the commit that `syncfs` forces; the timer forces none meanwhile. Does not: judge the figures, or use them.
+//! Owns: the calls, and the order of the runs. A run counts the bytes written to the journal's device, from the first call to the end of the
+//! commit that `syncfs` forces; the commit timer does not expire in between. Does not: judge or use the figures.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -20,17 +20,17 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 
 use crate::cgroup_run::Cancel;
 
-/// So large that no commit is forced by a full journal, and memory is only taken for what is written.
+/// Large enough that a full journal forces no commit; memory is used only for written blocks.
 const JOURNAL: Bytes = Bytes::mib(256);
 /// Longer than any run, in seconds.
 const COMMIT_INTERVAL: &str = "3000";
-/// Calls of the short part of a run, from which the costs of a commit are told from those of a call.
+/// Number of calls in the short part of a run, which separates the cost of a commit from that of a call.
 pub const N_FEW: u32 = 10;
 
 /// A kind of file system: an ext4 by the features that `mke2fs` is given, or an XFS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Features {
-    /// As mke2fs makes it
+    /// Defaults of mke2fs
     Default,
     /// With fast commits
     #[value(name = "fast_commit")]
@@ -43,10 +43,10 @@ pub enum Features {
 }
 
 impl Features {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Default, Self::FastCommit, Self::InlineData, Self::Xfs];
 
-    /// What it is called.
+    /// Its name in results.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl Features {
         }
     }
 
-    /// For people.
+    /// Its name in headings.
     #[must_use]
     pub fn title(self) -> String {
         match self {
@@ -66,7 +66,7 @@ impl Features {
         }
     }
 
-    /// The program that makes it, and the Debian package that has it.
+    /// The program that creates it, and its Debian package.
     #[must_use]
     pub fn mkfs(self) -> (&'static str, &'static str) {
         match self {
@@ -80,50 +80,50 @@ impl Features {
             Self::Default => &[][..],
             Self::FastCommit => &["-O", "fast_commit"],
             Self::InlineData => &["-O", "inline_data"],
-            // No option says when its timer writes the log: a run is over long before, 30 s after the mount.
+            // The interval of its log timer has no option; a run ends long before it expires, 30 s after the mount.
             Self::Xfs => return Scratch::xfs(roots),
         };
         Scratch::ext4(roots, JOURNAL, options, &[("commit", Some(COMMIT_INTERVAL))])
     }
 }
 
-/// What is to be measured.
+/// A measurement to perform.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// On which kinds of file systems.
+    /// The kinds of file systems.
     pub features: Vec<Features>,
-    /// How often everything is repeated, at least once.
+    /// Number of runs, at least 1.
     pub n_runs: u32,
-    /// Calls of each kind in a run, more than [`N_FEW`] and at most [`MAX_CALLS`].
+    /// Number of calls of each kind per run, more than [`N_FEW`] and at most [`MAX_CALLS`].
     pub n_calls: u32,
-    /// Calls it off.
+    /// Cancels it.
     pub cancel: Cancel,
 }
 
-/// Calls of each kind in a run for which the scratch file system has room.
+/// Maximum number of calls of each kind per run: the scratch file system has room for these.
 pub const MAX_CALLS: u32 = 1000;
-/// Fewer would not tell the cost of a call from that of a commit.
+/// Minimum number of calls, which separates the cost of a call from that of a commit.
 pub const MIN_CALLS: u32 = 10 * N_FEW;
 
-/// What one run found, in the order in which they are made: all calls on all kinds of file systems, then the next run.
+/// The result of one call in one run. Order: all calls on all kinds of file systems, then the next run.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    /// Which of [`Request::features`].
+    /// The kind of file system, of [`Request::features`].
     pub features: Features,
-    /// Which call.
+    /// The call.
     pub call: Call,
-    /// What it cost.
+    /// Its cost.
     pub run: CostRun,
 }
 
-/// Number of [`Measured`] that a request leads to.
+/// Number of results ([`Measured`]) of a request.
 #[must_use]
 pub fn n_steps(request: &Request) -> usize {
     request.features.len() * Call::ALL.len() * usize::try_from(request.n_runs).unwrap_or(usize::MAX)
 }
 
-/// Measures. Every run of every call has a fresh file system, which goes with it: how the calls before it left the free blocks
-/// shows in the costs of appending.
+/// Measures. Each run of each call has a new file system, because the layout of free blocks that previous calls leave affects the cost of
+/// appending.
 ///
 /// # Errors
 /// When the scratch file system cannot be made or used, or when it is cancelled.
@@ -132,7 +132,7 @@ pub fn measure(roots: &Roots, request: &Request, on_run: &mut dyn FnMut(Measured
         for &features in &request.features {
             for call in Call::ALL {
                 request.cancel.check()?;
-                let run = one(roots, features, call, request.n_calls)
+                let run = measure_call(roots, features, call, request.n_calls)
                     .with_context(|| format!("{} on a scratch file system ({})", call.word(), features.title()))?;
                 on_run(Measured { features, call, run })?;
             }
@@ -141,7 +141,7 @@ pub fn measure(roots: &Roots, request: &Request, on_run: &mut dyn FnMut(Measured
     Ok(())
 }
 
-/// The costs of all that was measured, one for each call on each kind of file system.
+/// The costs by call and kind of file system.
 #[must_use]
 pub fn costs(request: &Request, measured: &[Measured]) -> Vec<CallCost> {
     let of = |features: Features, call: Call| {
@@ -155,7 +155,7 @@ pub fn costs(request: &Request, measured: &[Measured]) -> Vec<CallCost> {
         .collect()
 }
 
-fn one(roots: &Roots, features: Features, call: Call, n_calls: u32) -> Result<CostRun> {
+fn measure_call(roots: &Roots, features: Features, call: Call, n_calls: u32) -> Result<CostRun> {
     let scratch = features.make(roots)?;
     let _pinned = Pinned::here().context("cannot stay on one processor")?;
     let subject = Subject::prepare(scratch.root(), call, N_FEW + n_calls).context("cannot prepare")?;
@@ -172,8 +172,8 @@ fn one(roots: &Roots, features: Features, call: Call, n_calls: u32) -> Result<Co
     Ok(CostRun { few_bytes: cost(0..N_FEW)?, bytes: cost(N_FEW..N_FEW + n_calls)? })
 }
 
-/// Keeps this thread on one processor as long as it lives. ext4 preallocates blocks of small files by processor: a file that grows
-/// while its thread moves is in pieces, and needs an extent block in each commit.
+/// Pins this thread to one CPU until dropped. ext4 preallocates blocks of small files per CPU: a file that grows while its thread migrates is
+/// fragmented, and needs an extent block in each commit.
 struct Pinned {
     before: CpuSet,
 }
@@ -190,16 +190,16 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // It was allowed before.
+        // The previous affinity was permitted.
         let _ = sched_setaffinity(None, &self.before);
     }
 }
 
-/// A directory of its own, with what a call needs.
+/// A separate directory with the files that a call needs.
 struct Subject {
     call: Call,
     directory: OwnedFd,
-    /// What [`Call::AppendFsync`] appends to.
+    /// The file that [`Call::AppendFsync`] appends to.
     log: OwnedFd,
 }
 
@@ -231,8 +231,8 @@ impl Subject {
         openat(&self.directory, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
     }
 
-    /// Has written data find its blocks before the commit: syncfs starts one while it still looks for them, so that there are
-    /// one or two commits as it happens.
+    /// Writes and allocates the data before the commit: syncfs would start a commit while it still allocates, resulting in one or two commits
+    /// at random.
     fn write_data(&self, mut numbers: std::ops::Range<u32>) -> Result<()> {
         match self.call {
             Call::Write => numbers.try_for_each(|number| Ok(write_back(self.open(&name(number))?)?)),
@@ -269,7 +269,7 @@ fn create(directory: BorrowedFd<'_>, name: &str) -> rustix::io::Result<OwnedFd> 
     openat(directory, name, OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)
 }
 
-/// All of one length, so that directories have the same number of blocks in each run.
+/// Names have one length, so that directories have the same number of blocks in each run.
 fn name(number: u32) -> String {
     format!("file-{number:06}")
 }
@@ -294,34 +294,34 @@ mod tests {
         assert_eq!(measured.len(), n_steps(&request));
         let costs = costs(&request, &measured);
         for cost in &costs {
-            // On a busy machine; how small it gets is the experiment's to show.
+            // Tolerates a busy machine; the experiment has the exact limit.
             assert!(cost.mean_kib > 8.0 && cost.variation < 0.25, "{cost:?}");
         }
         Some(costs)
     }
 
-    fn of(costs: &[CallCost], call: Call) -> &CallCost {
+    fn cost_of(costs: &[CallCost], call: Call) -> &CallCost {
         costs.iter().find(|cost| cost.call == call).expect("every call has a cost")
     }
 
     #[test]
     fn root_costs_of_calls_are_found_on_a_real_journal() {
         let Some(costs) = measured(Features::Default) else { return };
-        let of = |call| of(&costs, call);
+        let of = |call| cost_of(&costs, call);
         // A directory's block is journalled whole, a file's inode shares its block with 15 others.
         assert!(of(Call::Mkdir).per_call_bytes > 4096.0, "{:?}", of(Call::Mkdir));
         assert!((256.0..1024.0).contains(&of(Call::Creat).per_call_bytes), "{:?}", of(Call::Creat));
-        // Each a commit of at least a descriptor, an inode and a commit block.
+        // Each is a commit of at least a descriptor, an inode and a commit block.
         assert!(of(Call::AppendFsync).per_call_bytes > 3.0 * 4096.0, "{:?}", of(Call::AppendFsync));
     }
 
     #[test]
     fn root_costs_of_calls_are_found_on_a_real_log() {
         let Some(costs) = measured(Features::Xfs) else { return };
-        let of = |call| of(&costs, call);
-        // What has changed is logged, not the block that it is in.
+        let of = |call| cost_of(&costs, call);
+        // XFS logs the changed regions, not whole blocks.
         assert!((128.0..1024.0).contains(&of(Call::Mkdir).per_call_bytes), "{:?}", of(Call::Mkdir));
-        // Each a checkpoint, of a sector at least.
+        // Each is a checkpoint of at least one sector.
         assert!(of(Call::AppendFsync).per_call_bytes >= 4096.0, "{:?}", of(Call::AppendFsync));
     }
 }

@@ -1,9 +1,10 @@
-//! What the `bulkhead` program measures: loads, calibration, costs of calls, and the experiments of `bulkhead demo` with their reports.
+//! The measurements of the `bulkhead` program: load generators, calibration, costs of system calls, and the experiments of `bulkhead demo` with
+//! their reports.
 //!
-//! Owns: the load generators, the layouts that are compared (shared or own journal, with and without accounting and controller), how an
-//! experiment is run and what its result is, the calibration of io.cost, and the reports.
-//! Does not: boot machines (`lab`), decide how a tenant or volume is made (`engine`), or have experiments, judgements and pages that only
-//! the project's own evidence needs (`evidence`).
+//! Owns: the load generators, the layouts that are compared (shared or own journal, with and without accounting and controller), the frame
+//! and the result of an experiment, the calibration of io.cost, and the reports.
+//! Does not: boot machines (`lab`), create tenants or volumes (`engine`), or contain experiments, judgements and pages that only the project's
+//! own evidence needs (`evidence`).
 
 #![forbid(unsafe_code)]
 

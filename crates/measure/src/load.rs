@@ -1,4 +1,4 @@
-//! The load generators: what runs inside a tenant while an experiment measures. Hidden subcommand `bulkhead __load`.
+//! The load generators, which run in a tenant while an experiment measures. Hidden subcommand `bulkhead __load`.
 //!
 //! Owns: the loads, their protocol on standard input and output, and the JSON line that each prints at its end.
 //! Does not: enter cgroups, know about tenants, or compare anything.
@@ -7,9 +7,9 @@
 //! ```text
 //! prepare ─▶ "waiting" ─▶ one byte on stdin ─▶ warm-up ─▶ "ready" ─▶ measured window ─▶ one byte on stdin ─▶ JSON line
 //! ```
-//! The two bytes are only waited for with `--wait-for-start`; the end of stdin counts as a byte. Loads that get the first byte together
-//! measure the same window. A load keeps loading until the second byte, so that the other one's last operation still has
-//! its neighbour. Without `--wait-for-start` a load starts at once and ends with its window.
+//! A load waits for the two bytes only with `--wait-for-start`; the end of stdin counts as a byte. Loads that receive the first byte together
+//! measure the same window. A load continues until the second byte, so that the last operation of the other load still has its neighbour.
+//! Without `--wait-for-start`, a load starts at once and ends with its window.
 
 mod clock;
 mod direct;
@@ -34,9 +34,9 @@ use serde::{Deserialize, Serialize};
 pub use clock::Timer;
 pub use tally::{Series, Tally};
 
-/// What a load prints when it is prepared and waits for the start.
+/// Printed when the load is prepared and waits for the start.
 pub const WAITING: &str = "waiting";
-/// What a load prints when its measured window begins.
+/// Printed when the measured window begins.
 pub const READY: &str = "ready";
 
 /// The kinds of load.
@@ -45,13 +45,13 @@ pub const READY: &str = "ready";
 pub enum LoadKind {
     /// 4 KiB append + fsync every 100 ms.
     Probe,
-    /// 8 threads, each writing 128 MiB through the page cache and then an fsync, again and again.
+    /// 8 threads, each repeatedly writing 128 MiB through the page cache, followed by an fsync.
     Streams,
     /// 8 threads, each 16 KiB write + fsync, closed loop.
     Fsyncs,
     /// Creates and removes many small files.
     Storm,
-    /// Sequential 4 KiB writes, never an fsync.
+    /// Sequential 4 KiB writes without fsync.
     NoFsync,
     /// Sequential 4 KiB writes, an fsync after each MiB.
     LowFsync,
@@ -59,16 +59,16 @@ pub enum LoadKind {
     HighFsync,
     /// 4 KiB direct writes at random places, each with fdatasync.
     RandomSync,
-    /// 128 KiB direct writes, one after the other.
+    /// Sequential 128 KiB direct writes.
     SequentialDirect,
-    /// 128 KiB direct reads, one after the other.
+    /// Sequential 128 KiB direct reads.
     SequentialRead,
-    /// Makes directories, 2000 in a second.
+    /// Creates directories, 2000 per second.
     Mkdirs,
 }
 
 impl LoadKind {
-    /// The word on the command line and in results.
+    /// The name on the command line and in results.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -90,16 +90,16 @@ impl LoadKind {
 /// One run of a load.
 #[derive(Clone, Debug, PartialEq, clap::Args)]
 pub struct LoadArgs {
-    /// What to do.
+    /// The kind of load.
     #[arg(value_enum)]
     pub kind: LoadKind,
-    /// Directory for the load's files; made if it is not there, emptied of them at the end.
+    /// Directory for the load's files; created if it does not exist. The files are removed at the end.
     #[arg(long)]
     pub dir: PathBuf,
     /// Length of the measured window in seconds.
     #[arg(long)]
     pub seconds: f64,
-    /// Load without measuring before that, in seconds.
+    /// Length of the warm-up before the window, in seconds.
     #[arg(long, default_value_t = 0.0)]
     pub warm_up_seconds: f64,
     /// Wait for a byte on standard input before the start and for another one before the end.
@@ -109,13 +109,13 @@ pub struct LoadArgs {
     /// sequential direct writes and reads have one.
     #[arg(long)]
     pub threads: Option<usize>,
-    /// Largest size of each file in bytes (default: 128 MiB; probe 64 MiB; storm 4 KiB).
+    /// Maximum size of each file in bytes (default: 128 MiB; probe 64 MiB; storm 4 KiB).
     #[arg(long)]
     pub file_bytes: Option<u64>,
     /// probe, storm, mkdirs: time between two operations or batches in milliseconds (default: 100, as fast as it can, 10).
     #[arg(long)]
     pub interval_ms: Option<u64>,
-    /// storm: an fsync of the directory after so many batches of 64 files (default 1; 0: never).
+    /// storm: number of batches of 64 files between fsyncs of the directory (default 1; 0: never).
     #[arg(long)]
     pub sync_every: Option<u64>,
     /// random-sync, sequential-direct, sequential-read: this block device instead of a file; its data is lost.
@@ -124,7 +124,7 @@ pub struct LoadArgs {
 }
 
 impl LoadArgs {
-    /// A load with its defaults.
+    /// A load with default parameters.
     #[must_use]
     pub fn new(kind: LoadKind, dir: &Path, seconds: f64) -> Self {
         Self {
@@ -166,19 +166,19 @@ impl LoadArgs {
     }
 }
 
-/// What a load measured in its window: the JSON line.
+/// The measurements of a load in its window: the JSON line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadResult {
-    /// Which load.
+    /// The kind of load.
     pub kind: LoadKind,
     /// Length of the window.
     pub seconds: f64,
-    /// What it did.
+    /// Its counts and latencies.
     #[serde(flatten)]
     pub tally: Tally,
 }
 
-/// Begin and end of the measured window, and the moment to stop.
+/// Start and end of the measured window, and the moment to stop.
 #[derive(Debug)]
 pub(crate) struct Window {
     begin: Instant,
@@ -200,7 +200,7 @@ impl Window {
         (self.begin..self.end).contains(&moment)
     }
 
-    /// Whether the load is to end.
+    /// Whether the load must end.
     pub(crate) fn is_over(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
@@ -210,9 +210,9 @@ impl Window {
 trait Load: Sync {
     /// Number of worker threads.
     fn n_threads(&self) -> usize;
-    /// Loads until the window is over. Runs in worker thread `index`.
+    /// Runs in worker thread `index` until the window is over.
     fn work(&self, index: usize, window: &Window) -> Result<Tally>;
-    /// Called when the window is over: lets workers end soon, for example by dropping what they wait for.
+    /// Called when the window is over, so that workers end soon, for example by dropping dirty pages that they would wait for.
     fn cut_short(&self) {}
     /// Removes the load's files.
     fn clean_up(&self);
@@ -221,14 +221,14 @@ trait Load: Sync {
 /// Runs a load with the protocol on standard input and output.
 ///
 /// # Errors
-/// When a file operation fails, or the arguments make no sense.
+/// If a file operation fails, or the arguments are invalid.
 pub fn main(args: &LoadArgs) -> Result<()> {
     let mut say = |line: &str| {
         let mut out = std::io::stdout().lock();
         writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write to standard output")
     };
     let hear = || {
-        // The end of stdin means that the parent is gone: go on to the end.
+        // The end of stdin means that the parent has exited: continue to the end.
         std::io::stdin().read(&mut [0u8; 1]).map(drop).context("cannot read standard input")
     };
     let wait = args.wait_for_start;
@@ -304,7 +304,7 @@ pub(crate) fn ms_between(from: Instant, to: Instant) -> f64 {
     to.saturating_duration_since(from).as_secs_f64() * 1e3
 }
 
-/// A buffer that no file system can squeeze: each 512-byte sector differs.
+/// An incompressible buffer, in which each 512-byte sector differs.
 pub fn noise(n_bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {

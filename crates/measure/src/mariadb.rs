@@ -1,12 +1,11 @@
 //! MariaDB as a tenant's database, and sysbench as its clients.
 //!
-//! Owns: the server's options, its life (always ended), and reading sysbench's output. The server starts in an empty data
-//! directory without grant tables (`--skip-grant-tables`), which needs no `mariadb-install-db`, and listens on a Unix socket only.
+//! Owns: the server's options, its lifetime (it is always ended), and parsing sysbench's output. The server starts in an empty data directory without
+//! grant tables (`--skip-grant-tables`), which does not require `mariadb-install-db`, and listens on a Unix socket only.
 //!
-//! Chosen so that the disk is the limit and nothing drifts: a small buffer pool; a redo log so small that preparing the
-//! tables has written all of it (a fresh one would need a journal commit for each write, a used one does not); the binary
-//! log on with `sync_binlog=1`, the default of MySQL 8, whose appends need journal commits as the paper's MySQL 5.7 did by
-//! calling fsync where MariaDB calls fdatasync.
+//! The options make the disk the bottleneck and results stable: a small buffer pool; a redo log so small that preparing the tables has written
+//! all of it (a new one would need a journal commit for each write); the binary log with `sync_binlog=1`, the default of MySQL 8, whose appends
+//! need journal commits, as in the paper's MySQL 5.7, which calls fsync where MariaDB calls fdatasync.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,26 +17,26 @@ use bulkhead_sys::tool::{Tool, find_program};
 
 use crate::cgroup_run::{Cancel, wait_until};
 
-/// How long the server may take to answer after its start, and to end: emulated CPUs are slow.
+/// Time limit for the server to answer after its start, and to end: emulated CPUs are slow.
 const START_LIMIT: Duration = Duration::from_secs(180);
 const STOP_LIMIT: Duration = Duration::from_secs(120);
-/// How often it is asked whether it answers.
+/// Interval between polls of whether it answers.
 const ASK: Duration = Duration::from_millis(500);
 /// Tables and rows that sysbench prepares.
 const TABLES: u32 = 4;
 const ROWS: u32 = 2500;
 
-/// A server that runs. Dropped, it is killed; [`Server::stop`] ends it in order.
+/// A running server. Killed on drop; [`Server::stop`] ends it in order.
 #[derive(Debug)]
 pub struct Server {
     child: Running,
     socket: PathBuf,
 }
 
-/// Checks that the programs are there.
+/// Checks that the programs are installed.
 ///
 /// # Errors
-/// Names what is missing and the Debian package that has it.
+/// The missing program, with its Debian package.
 pub fn check_programs() -> Result<()> {
     for program in ["mariadbd", "mariadb-admin", "mariadb", "sysbench"] {
         if find_program(program).is_none() {
@@ -83,7 +82,7 @@ impl Server {
     pub fn start(data: &Path, cgroup: &Path, cancel: &Cancel) -> Result<Self> {
         let mariadbd = find_program("mariadbd").context("mariadbd is not installed (Debian package mariadb-server)")?;
         fs::create_dir_all(data).with_context(|| format!("cannot create {}", data.display()))?;
-        // Not in the data directory, whose path may be too long for a socket.
+        // Not in the data directory, whose path can be too long for a socket.
         let socket = PathBuf::from(crate::cleanup::RUN_DIR).join("mariadb.sock");
         let spec = SpawnSpec {
             program: mariadbd,
@@ -105,7 +104,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Makes and fills sysbench's tables.
+    /// Creates and fills sysbench's tables.
     ///
     /// # Errors
     /// When the server or sysbench refuses.
@@ -115,7 +114,7 @@ impl Server {
         Ok(())
     }
 
-    /// Starts clients that insert rows one by one, for so many seconds.
+    /// Starts clients that insert rows one by one, for a number of seconds.
     ///
     /// # Errors
     /// When sysbench cannot be started.
@@ -181,7 +180,7 @@ pub struct Interval {
     pub p95_ms: f64,
 }
 
-/// Clients that run.
+/// Running clients.
 #[derive(Debug)]
 pub struct Clients {
     child: Running,
@@ -209,14 +208,14 @@ impl Clients {
         }
     }
 
-    fn listen(&mut self, cancel: &Cancel, limit: Duration, is_wanted: impl Fn(&str) -> bool) -> Result<()> {
+    fn listen(&mut self, cancel: &Cancel, limit: Duration, includes: impl Fn(&str) -> bool) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {
             cancel.check()?;
             match self.child.read_line(Duration::from_millis(200)) {
                 Stdout::Line(line) => {
                     self.intervals.extend(parse_interval(&line));
-                    if is_wanted(&line) {
+                    if includes(&line) {
                         return Ok(());
                     }
                 }

@@ -1,4 +1,4 @@
-//! Loads of one or both tenants over one window, with the counters before and after it; and the calm between windows.
+//! Loads of one or both tenants in one window, with the counters before and after it; and idle periods between windows.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,40 +12,40 @@ use bulkhead_sys::tool::Tool;
 
 use crate::cgroup_run::{Load, Starter, wait_until};
 use crate::load::{LoadArgs, LoadResult};
-use crate::sample::{Activity, Watch};
+use crate::sample::{Activity, Sampler};
 
-/// How long the device is waited for to become calm, and how long calm lasts to count.
+/// Time limit for the device to become idle, and how long it must stay idle.
 const CALM_LIMIT: Duration = Duration::from_secs(30);
 const CALM: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_millis(100);
 
-/// Two tenants on one physical device, as a measurement needs them.
+/// Two tenants on one physical device, to measure.
 #[derive(Clone, Debug)]
 pub struct Pair {
     /// Directory of tenant A's payload cgroup.
     pub payload_a: PathBuf,
     /// Directory of tenant B's payload cgroup.
     pub payload_b: PathBuf,
-    /// Counts what both do.
-    pub watch: Watch,
-    /// A directory on each file system that is written to.
+    /// The counters of both.
+    pub watch: Sampler,
+    /// A directory on each file system that the loads write to.
     pub file_systems: Vec<PathBuf>,
 }
 
 impl Pair {
-    /// Two tenants, whose slices are there.
+    /// Two tenants, whose slices must exist.
     pub fn new(roots: &Roots, dev: DevNo, (a, b): (&Name, &Name), file_systems: Vec<PathBuf>) -> Self {
         let (payload_a, payload_b) = (slices::payload(a), slices::payload(b));
         Self {
             payload_a: roots.cgroup_dir(&payload_a),
             payload_b: roots.cgroup_dir(&payload_b),
-            watch: Watch::new(roots.clone(), dev, [payload_a, slices::journal(a), payload_b, slices::journal(b)]),
+            watch: Sampler::new(roots.clone(), dev, [payload_a, slices::journal(a), payload_b, slices::journal(b)]),
             file_systems,
         }
     }
 }
 
-/// What a window showed.
+/// The measurements of a window.
 #[derive(Debug)]
 pub struct Measured {
     pub a: Option<LoadResult>,
@@ -53,7 +53,7 @@ pub struct Measured {
     pub activity: Activity,
 }
 
-/// A window with something else read right before and after it.
+/// A window, with additional readings right before and after it.
 #[derive(Debug)]
 pub struct MeasuredWith<T> {
     pub measured: Measured,
@@ -71,7 +71,7 @@ pub fn measure(
     Ok(measure_with(starter, pair, a, b, seconds, || Ok(()))?.measured)
 }
 
-/// [`measure`], and reads something else around the window.
+/// As [`measure`], with additional readings around the window.
 pub fn measure_with<T>(
     starter: &Starter,
     pair: &Pair,
@@ -100,14 +100,14 @@ pub fn measure_with<T>(
     wait_until(Instant::now() + Duration::from_secs_f64(window_seconds), &starter.cancel)?;
     let activity = before.until(&pair.watch.snapshot()?);
     let other_after = read()?;
-    // A first: its last operation, which may still be under way, keeps its neighbour to the end.
+    // A first, so that its last operation, which may still be in progress, has its neighbour to the end.
     let a = a.map(Load::finish).transpose()?;
     let b = b.map(Load::finish).transpose()?;
     calm(starter, pair)?;
     Ok(MeasuredWith { measured: Measured { a, b, activity }, around: (other_before, other_after) })
 }
 
-/// Writes out what is dirty and waits until the device has had nothing to do for a while.
+/// Writes out dirty data, and waits until the device has been idle for a while.
 pub fn calm(starter: &Starter, pair: &Pair) -> Result<()> {
     for dir in &pair.file_systems {
         Tool::new("sync")

@@ -1,7 +1,7 @@
 //! Reports of experiments: a table for the terminal, pictures, and a page of HTML.
 //!
-//! Owns: what a reader learns and how it looks, and the [`Guide`] to what the demo measures. All words about success or failure are
-//! computed from the figures. Does not: measure, run anything, write files, or judge.
+//! Owns: content and appearance of reports, and the [`Guide`] to the demo's experiments. All statements about success or failure are computed from
+//! the figures. Does not: measure, run anything, write files, or judge.
 
 pub mod about;
 pub mod figure;
@@ -18,14 +18,14 @@ use about::About;
 
 use crate::experiment::{dbms_consolidation, fsync_probe};
 
-/// What reports can say and show. What an experiment has decides what is shown of it: its figures, and its name.
+/// The elements of reports. The figures and the name of an experiment decide which of them are shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Guide {
-    /// What is said of the experiment with a name; nothing of one that is unknown.
+    /// The text about an experiment by name; empty for an unknown one.
     pub about: fn(&str) -> About,
-    /// The first that fits is taken.
+    /// The first match is used.
     pub headlines: &'static [headline::Rule],
-    /// From left to right; those without a figure are omitted.
+    /// From left to right; columns without figures are omitted.
     pub columns: &'static [&'static [grid::Column]],
     /// Bars, in their order.
     pub charts: &'static [svg::Kind],
@@ -33,7 +33,7 @@ pub struct Guide {
     pub plots: &'static [svg::Plots],
 }
 
-/// The guide to what the demo measures.
+/// The guide to the demo's experiments.
 pub const DEMO: Guide = Guide {
     about,
     headlines: &[headline::PROBE, headline::DATABASE],

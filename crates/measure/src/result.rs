@@ -1,4 +1,4 @@
-//! The result of an experiment: what was run where, and every raw figure. This is the JSON of docs/evidence.
+//! The result of an experiment: conditions, and all raw figures. This is the JSON of docs/evidence.
 //!
 //! Figures are named with their unit (`fsync_loaded_p99_ms`), so that tables and plots need no further schema.
 
@@ -16,19 +16,19 @@ pub struct Experiment {
     pub format: u32,
     /// Name as `cargo xtask evidence` takes it, for example `fsync-probe`.
     pub name: String,
-    /// What was asked and how, in a few sentences.
+    /// Question and method, in a few sentences.
     pub about: String,
     /// Whether this is the short form.
     pub quick: bool,
-    /// Where it ran.
+    /// The machine that it ran on.
     pub machine: Machine,
-    /// On what.
+    /// The disk that it ran on.
     pub disk: Disk,
-    /// The commands and parameters that made the figures, in the order they ran.
+    /// The commands and parameters that produced the figures, in order.
     pub commands: Vec<String>,
-    /// What was compared.
+    /// The compared cells.
     pub cells: Vec<Cell>,
-    /// What a reader must know: what was not saturated, what was skipped, what failed.
+    /// Notes for the reader: unsaturated loads, skipped and failed cells.
     pub notes: Vec<String>,
 }
 
@@ -39,11 +39,11 @@ pub struct Machine {
     pub kernel: String,
     /// Number of processors.
     pub n_cpus: u32,
-    /// Memory.
+    /// Memory, bytes.
     pub memory_bytes: u64,
     /// `tcg`, `kvm`, another hypervisor, or `none`.
     pub virtualisation: String,
-    /// What its clock runs by, in words, where that is not time: empty for results from before there was such a clock.
+    /// Description of its clock, if it is not real time; empty in older results.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub clock: String,
     /// Versions of the programs that were measured or used to measure.
@@ -53,18 +53,18 @@ pub struct Machine {
 /// The disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Disk {
-    /// `hdd`, `ssd`, `fast`, or what a real one calls itself.
+    /// `hdd`, `ssd`, `fast`, or the model of a real disk.
     pub model: String,
-    /// What the model simulates, with its parameters.
+    /// Parameters of the simulated disk.
     pub parameters: String,
-    /// Size.
+    /// Size, bytes.
     pub size_bytes: u64,
     /// Scheduler, queue depth and the like as found in sysfs.
     pub queue: BTreeMap<String, String>,
 }
 
 impl Disk {
-    /// Whether the kernel takes it for a hard disk (`queue/rotational`).
+    /// Whether the kernel considers it rotational (`queue/rotational`).
     #[must_use]
     pub fn is_rotational(&self) -> bool {
         self.queue.get("rotational").is_some_and(|word| word == "1")
@@ -74,13 +74,13 @@ impl Disk {
 /// One configuration with one neighbour.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// How the tenants' files are laid out, for example `shared`, `own`, `own+accounting`.
+    /// The layout of the tenants' files, for example `shared`, `own`, `own+accounting`.
     pub layout: String,
-    /// What makes weights work: `none`, `bfq`, `iocost`.
+    /// The controller: `none`, `bfq`, `iocost`.
     pub controller: String,
-    /// What the other tenant does, for example `idle`, `streams`, `fsyncs`, `storm`.
+    /// The load of the other tenant, for example `idle`, `streams`, `fsyncs`, `storm`.
     pub neighbour: String,
-    /// One entry for each round; rounds of all cells were interleaved.
+    /// The rounds; those of all cells were interleaved.
     pub rounds: Vec<Round>,
 }
 
@@ -112,13 +112,13 @@ impl Cell {
         format!("{}/{}/{}", self.layout, self.controller, self.neighbour)
     }
 
-    /// The spread of a figure over the rounds that have it; `None` when none has.
+    /// The spread of a figure over the rounds that have it, if any.
     #[must_use]
     pub fn figure(&self, name: &str) -> Option<Spread> {
         spread(self.rounds.iter().filter_map(|round| round.figures.get(name).copied()))
     }
 
-    /// The mean of a figure over the rounds that have it; `None` when none has.
+    /// The mean of a figure over the rounds that have it, if any.
     #[must_use]
     pub fn mean(&self, name: &str) -> Option<f64> {
         let values: Vec<f64> = self.rounds.iter().filter_map(|round| round.figures.get(name).copied()).collect();
@@ -147,14 +147,14 @@ impl Experiment {
     }
 }
 
-/// The spread of some values; `None` when there are none. Values that are not finite are left out.
+/// The spread of the finite values; `None` if there are none.
 pub fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
     let mut values: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
     values.sort_by(f64::total_cmp);
     Some(Spread { min: *values.first()?, median: percentile(&values, 50.0)?, max: *values.last()? })
 }
 
-/// The value below which `percent` of the sorted values lie (nearest rank); `None` when there are none.
+/// The value below which `percent` of the sorted values lie (nearest rank); `None` without values.
 #[must_use]
 pub fn percentile(sorted: &[f64], percent: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;

@@ -1,7 +1,7 @@
-//! What the disk and the cgroups did in a window: two snapshots and their difference.
+//! Activity of the disk and the cgroups in a window: the difference of two snapshots.
 //!
-//! Owns: which counters say what. `io.stat` and `diskstat` of the *physical* device only, because stacked devices count the same
-//! bytes once more. What no tenant was charged for is the root's: device total less the top-level cgroups.
+//! Owns: the choice of counters. `io.stat` and `diskstats` of the *physical* device only, because stacked devices count the same bytes again. Bytes
+//! not charged to any tenant are the root's: the device's total less the top-level cgroups.
 
 use std::time::Instant;
 
@@ -21,21 +21,21 @@ pub struct Snapshot {
     others: u64,
 }
 
-/// What is watched: one physical device and the two tenants' leaves.
+/// Reads the counters of one physical device and the leaf cgroups of two tenants.
 #[derive(Clone, Debug)]
-pub struct Watch {
+pub struct Sampler {
     roots: Roots,
     dev: DevNo,
     /// payload of A, journal of A, payload of B, journal of B.
     leaves: [CgroupPath; 4],
 }
 
-/// What happened between two snapshots.
+/// The activity between two snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Activity {
-    /// Length.
+    /// Length of the window.
     pub seconds: f64,
-    /// Part of the time with at least one request under way, percent.
+    /// Fraction of the time with at least one request in flight, percent.
     pub device_busy_pct: f64,
     /// Bytes read and written on the device.
     pub device_bytes: u64,
@@ -53,12 +53,12 @@ pub struct Activity {
     pub b_payload_bytes: u64,
     /// Bytes charged to B's journal threads.
     pub b_journal_bytes: u64,
-    /// Bytes charged to no cgroup but the root, where journal threads are that nobody moved.
+    /// Bytes charged to the root cgroup only, which contains journal threads by default.
     pub root_bytes: u64,
 }
 
-impl Watch {
-    /// Watches a device and the leaves of two tenants, in the order payload A, journal A, payload B, journal B.
+impl Sampler {
+    /// `leaves` are the cgroups payload A, journal A, payload B, journal B.
     #[must_use]
     pub fn new(roots: Roots, dev: DevNo, leaves: [CgroupPath; 4]) -> Self {
         Self { roots, dev, leaves }
@@ -67,28 +67,28 @@ impl Watch {
     /// The counters now.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// If they cannot be read.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let mut leaves = [IoStat::default(); 4];
         for (slot, path) in leaves.iter_mut().zip(&self.leaves) {
             *slot = io_of(&self.roots, self.dev, path)?;
         }
-        // The cgroups first and the device last: bytes are charged when a bio is issued and counted when it is done.
+        // Cgroups first, the device last: bytes are charged when a bio is submitted, and counted when it completes.
         let others = charged_below_root(&self.roots, self.dev)?;
         let disk = block::diskstat(&self.roots, self.dev).context("the device's counters")?;
         Ok(Snapshot { at: Instant::now(), disk, leaves, others })
     }
 
-    /// Requests under way on the device now.
+    /// Requests in flight on the device.
     ///
     /// # Errors
-    /// When the counters cannot be read.
+    /// If the counters cannot be read.
     pub fn in_flight(&self) -> Result<u64> {
         Ok(block::diskstat(&self.roots, self.dev).context("the device's counters")?.in_flight)
     }
 }
 
-/// What the kernel charged to a cgroup, and to those below it, on a device.
+/// Bytes charged to a cgroup and its descendants on a device.
 pub fn io_of(roots: &Roots, dev: DevNo, path: &CgroupPath) -> Result<IoStat> {
     let all = cgroup::io_stat(roots, path).with_context(|| format!("I/O of cgroup {path}"))?;
     Ok(all.get(&dev).copied().unwrap_or_default())
@@ -97,7 +97,7 @@ pub fn io_of(roots: &Roots, dev: DevNo, path: &CgroupPath) -> Result<IoStat> {
 /// Bytes on a device that were charged to any cgroup but the root.
 pub fn charged_below_root(roots: &Roots, dev: DevNo) -> Result<u64> {
     let tops = cgroup::children(roots, &CgroupPath::root()).context("the top-level cgroups")?;
-    // A cgroup may go away between the two calls, or lack the io controller; then it has no bytes of its own.
+    // A cgroup can disappear between the two calls, or lack the io controller; then it has no bytes.
     Ok(tops.iter().map(|top| io_of(roots, dev, top).map_or(0, |io| bytes(&io))).sum())
 }
 
@@ -106,7 +106,7 @@ pub fn bytes(io: &IoStat) -> u64 {
 }
 
 impl Snapshot {
-    /// What happened from this snapshot to a later one.
+    /// The activity from this snapshot to a later one.
     #[must_use]
     pub fn until(&self, later: &Snapshot) -> Activity {
         let seconds = later.at.saturating_duration_since(self.at).as_secs_f64();
@@ -187,7 +187,7 @@ mod tests {
             let stat = format!("0 0 0 0 {payload} 0 {sectors} 0 0 {busy_ms} 0 0 0 0 0 3 0\n");
             fs::write(dir.join("stat"), stat).unwrap();
         };
-        let watch = Watch::new(roots.clone(), DevNo::new(8, 0), leaves.map(|leaf| leaf.parse().unwrap()));
+        let watch = Sampler::new(roots.clone(), DevNo::new(8, 0), leaves.map(|leaf| leaf.parse().unwrap()));
         write(0, 0, 0, 0);
         let mut before = watch.snapshot().unwrap();
         write(4096, 8192, 32, 500);

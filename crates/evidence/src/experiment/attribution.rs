@@ -19,7 +19,7 @@ use bulkhead_core::observe::cost::CallCost;
 use bulkhead_core::observe::record::Kind;
 use bulkhead_core::units::Bytes;
 use bulkhead_measure::cgroup_run::{Load, wait_until};
-use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, is_wanted, n_rounds, put};
+use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, includes, n_rounds, set_figure};
 use bulkhead_measure::journal_cost::{Features, MAX_CALLS, Request, costs, measure};
 use bulkhead_measure::load::{LoadArgs, LoadKind};
 use bulkhead_measure::result::{Cell, Experiment, Round};
@@ -99,7 +99,7 @@ fn work(frame: &mut Frame<'_, '_>, roots: &Roots, slice: &CgroupPath) -> Result<
     }
     let cgroups = PLAYERS.map(|player| slice.join(player));
     let cgroups: Vec<CgroupPath> = cgroups.into_iter().collect::<Result<_, _>>()?;
-    let wanted = |group: &str| is_wanted(&frame.options.neighbours, group);
+    let wanted = |group: &str| includes(&frame.options.neighbours, group);
     let sets: Vec<usize> = (1..=ALL).filter(|_| wanted(CONTAINERS)).collect();
     let batches: Vec<Batch> = Batch::ALL.into_iter().filter(|batch| wanted(batch.group())).collect();
     let programs = if wanted(PROGRAMS) { tracer.programs(roots)? } else { Vec::new() };
@@ -133,7 +133,7 @@ fn work(frame: &mut Frame<'_, '_>, roots: &Roots, slice: &CgroupPath) -> Result<
             let seen = combination(frame, roots, &mut tracer, &cgroups, set, seconds)?;
             of_sets.insert(set, seen.bytes as f64);
             let mut round = Round::default();
-            put(&mut round, f::JOURNAL_BYTES, seen.bytes as f64);
+            set_figure(&mut round, f::JOURNAL_BYTES, seen.bytes as f64);
             compare(&mut round, &seen, set, &of_sets);
             if set == ALL {
                 estimates(&mut round, &seen, &weights);
@@ -224,7 +224,7 @@ fn combination(
         let done = observer.step(tracer.poll()?);
         tracer.evict_shares(&done)?;
     }
-    let counts = loads.into_iter().map(|load| Ok(Counts::of(&load.finish()?))).collect::<Result<_>>()?;
+    let counts = loads.into_iter().map(|load| Ok(Counts::from_load(&load.finish()?))).collect::<Result<_>>()?;
     scratch.settle().context("cannot write the scratch file system out")?;
     let bytes = scratch.journal_written(roots)?.saturating_sub(before);
     observer.finish(tracer.poll()?);
@@ -255,14 +255,14 @@ fn combination(
 fn compare(round: &mut Round, seen: &Seen, set: usize, costs: &BTreeMap<usize, f64>) {
     let total = seen.bytes as f64;
     let charged: u64 = seen.charged.iter().sum();
-    put(round, f::NOT_CHARGED_BYTES, (total - (charged + seen.unattributed) as f64).abs());
-    put(round, f::UNATTRIBUTED_PCT, 100.0 * seen.unattributed as f64 / total);
+    set_figure(round, f::NOT_CHARGED_BYTES, (total - (charged + seen.unattributed) as f64).abs());
+    set_figure(round, f::UNATTRIBUTED_PCT, 100.0 * seen.unattributed as f64 / total);
     let fair = shapley::values(PLAYERS.len(), |players| costs.get(&(players & set)).copied().unwrap_or(0.0));
     for (player, name) in PLAYERS.into_iter().enumerate().filter(|(player, _)| set & 1 << player != 0) {
         let charged = seen.charged[player] as f64;
-        put(round, &format!("{name}_charged_pct"), 100.0 * charged / total);
-        put(round, &format!("{name}_shapley_pct"), 100.0 * fair[player] / total);
-        put(round, &f::off_shapley(name), 100.0 * (charged - fair[player]).abs() / fair[player]);
+        set_figure(round, &format!("{name}_charged_pct"), 100.0 * charged / total);
+        set_figure(round, &format!("{name}_shapley_pct"), 100.0 * fair[player] / total);
+        set_figure(round, &f::off_shapley(name), 100.0 * (charged - fair[player]).abs() / fair[player]);
     }
 }
 
@@ -283,8 +283,8 @@ fn weights(frame: &mut Frame<'_, '_>, roots: &Roots) -> Result<Vec<CallCost>> {
 fn estimates(round: &mut Round, seen: &Seen, weights: &[CallCost]) {
     let percent = |bytes: Option<f64>| bytes.map(|bytes| 100.0 * bytes / seen.bytes as f64);
     for (counts, name) in seen.counts.iter().zip(PLAYERS) {
-        put(round, &f::estimate(name), percent(counts.by_weights(weights)));
-        put(round, &f::paper_estimate(name), percent(counts.by_paper()));
+        set_figure(round, &f::estimate(name), percent(counts.by_weights(weights)));
+        set_figure(round, &f::paper_estimate(name), percent(counts.by_paper()));
     }
 }
 
@@ -319,13 +319,17 @@ fn overhead(roots: &Roots, tracer: &mut Tracer, batch: Batch) -> Result<Round> {
     tracer.detach();
     let mut round = Round::default();
     let ratios = with.iter().zip(&without).map(|(with, without)| 100.0 * (with / without - 1.0));
-    put(&mut round, f::OVERHEAD_PCT, bulkhead_measure::result::spread(ratios).map(|ratio| ratio.median));
-    put(
+    set_figure(&mut round, f::OVERHEAD_PCT, bulkhead_measure::result::spread(ratios).map(|ratio| ratio.median));
+    set_figure(
         &mut round,
         "cpu_ns_per_call_observed",
         bulkhead_measure::result::spread(with.iter().copied()).map(|ns| ns.median),
     );
-    put(&mut round, f::CPU_NS_PER_CALL, bulkhead_measure::result::spread(without.iter().copied()).map(|ns| ns.median));
+    set_figure(
+        &mut round,
+        f::CPU_NS_PER_CALL,
+        bulkhead_measure::result::spread(without.iter().copied()).map(|ns| ns.median),
+    );
     Ok(round)
 }
 
@@ -347,9 +351,13 @@ fn each_program(roots: &Roots, tracer: &mut Tracer) -> Result<Vec<Round>> {
     let round = |(before, after): (&Program, &Program)| {
         let mut round = Round::default();
         let n_runs = after.n_runs - before.n_runs;
-        put(&mut round, "runs", n_runs as f64);
-        put(&mut round, f::NS_PER_RUN, (n_runs > 0).then(|| (after.run_ns - before.run_ns) as f64 / n_runs as f64));
-        put(&mut round, f::VERIFIED_INSTRUCTIONS, after.n_verified as f64);
+        set_figure(&mut round, "runs", n_runs as f64);
+        set_figure(
+            &mut round,
+            f::NS_PER_RUN,
+            (n_runs > 0).then(|| (after.run_ns - before.run_ns) as f64 / n_runs as f64),
+        );
+        set_figure(&mut round, f::VERIFIED_INSTRUCTIONS, after.n_verified as f64);
         round
     };
     Ok(before.iter().zip(&after).map(round).collect())

@@ -17,7 +17,7 @@ use bulkhead_core::observe::record::Kind;
 use bulkhead_core::units::Bytes;
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_measure::cgroup_run::{Load, wait_until};
-use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, no_choices, put};
+use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, no_choices, set_figure};
 use bulkhead_measure::load::{LoadArgs, LoadKind};
 use bulkhead_measure::result::{Cell, Experiment, Round};
 use bulkhead_sys::block;
@@ -99,13 +99,13 @@ fn work(frame: &mut Frame<'_, '_>, roots: &Roots, slice: &CgroupPath) -> Result<
         let after = charged(&seen, &device);
         let (new, given) = ((after.0 - before.0) as f64, (now - written) as f64);
         let mut round = Round::default();
-        put(&mut round, f::JOURNAL_BYTES, given);
-        put(&mut round, f::NOT_CHARGED_BYTES, (given - new).abs());
-        put(&mut round, f::UNATTRIBUTED_PCT, 100.0 * (after.1 - before.1) as f64 / given);
-        put(&mut round, f::RSS_MIB, made.rss_mib);
-        put(&mut round, f::TABLE_ENTRIES, made.table_entries as f64);
-        put(&mut round, "containers", made.n as f64);
-        put(&mut round, "containers_shown", seen.containers.len() as f64);
+        set_figure(&mut round, f::JOURNAL_BYTES, given);
+        set_figure(&mut round, f::NOT_CHARGED_BYTES, (given - new).abs());
+        set_figure(&mut round, f::UNATTRIBUTED_PCT, 100.0 * (after.1 - before.1) as f64 / given);
+        set_figure(&mut round, f::RSS_MIB, made.rss_mib);
+        set_figure(&mut round, f::TABLE_ENTRIES, made.table_entries as f64);
+        set_figure(&mut round, "containers", made.n as f64);
+        set_figure(&mut round, "containers_shown", seen.containers.len() as f64);
         if seen.partial {
             frame.experiment.notes.push(format!("Round {number}: figures were lost: {:?}.", seen.losses));
         }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use bulkhead_measure::cgroup_run::{Cancel, wait_until};
 use bulkhead_measure::cleanup::with_removal;
-use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, no_choices, put};
+use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, no_choices, set_figure};
 use bulkhead_measure::load::noise;
 use bulkhead_measure::result::{Experiment, Round};
 use bulkhead_sys::tool::Tool;
@@ -75,9 +75,9 @@ fn work(frame: &mut Frame<'_, '_>, clones: &Clones) -> Result<()> {
     ));
     let options = frame.options;
     sharing_rounds(frame, clones, &[""], |clones, mode| {
-        let siblings = clones.clones(3, mode)?;
-        let round = round(clones, &siblings, (large_mib * MIB) as f64, &digest, &options.cancel);
-        let discarded = clones.discard(siblings);
+        let peers = clones.clones(3, mode)?;
+        let round = round(clones, &peers, (large_mib * MIB) as f64, &digest, &options.cancel);
+        let discarded = clones.discard(peers);
         Ok(vec![with_removal(round, discarded)?])
     })
 }
@@ -99,55 +99,55 @@ fn make_tree(tree: &Path, large_mib: usize) -> Result<()> {
     file.sync_all().with_context(|| context(&large))
 }
 
-fn round(clones: &Clones, siblings: &[Clone], large: f64, digest: &str, cancel: &Cancel) -> Result<Round> {
-    let [first, second, third] = siblings else { bail!("three clones were expected") };
+fn round(clones: &Clones, peers: &[Clone], large: f64, digest: &str, cancel: &Cancel) -> Result<Round> {
+    let [first, second, third] = peers else { bail!("three clones were expected") };
     let file = |clone: &Clone| clone.dir.join("large");
     let mut round = Round::default();
     let rate = |seconds: f64| large / seconds;
-    let files = prepare(clones, siblings, cancel)?;
+    let files = prepare(clones, peers, cancel)?;
     let cached = cached_bytes()?;
     let (seconds, from_disk) = counted(clones, || read(&file(first)))?;
-    put(&mut round, f::FIRST_CLONE_BYTES_PER_S, rate(seconds));
-    put(&mut round, "first_clone_disk_bytes", from_disk.bytes);
-    put(&mut round, "first_clone_disk_reads", from_disk.reads);
+    set_figure(&mut round, f::FIRST_CLONE_BYTES_PER_S, rate(seconds));
+    set_figure(&mut round, "first_clone_disk_bytes", from_disk.bytes);
+    set_figure(&mut round, "first_clone_disk_reads", from_disk.reads);
     let (seconds, from_disk) = counted(clones, || read(&file(second)))?;
-    put(&mut round, f::SECOND_CLONE_BYTES_PER_S, rate(seconds));
-    put(&mut round, f::SECOND_CLONE_DISK_READS, from_disk.reads);
-    put(&mut round, f::SECOND_CLONE_DISK_BYTES, from_disk.bytes);
+    set_figure(&mut round, f::SECOND_CLONE_BYTES_PER_S, rate(seconds));
+    set_figure(&mut round, f::SECOND_CLONE_DISK_READS, from_disk.reads);
+    set_figure(&mut round, f::SECOND_CLONE_DISK_BYTES, from_disk.bytes);
     let mut hits = 0.0;
     for _ in 0..N_HITS {
         hits += read(&file(second))?;
     }
-    put(&mut round, f::CACHE_HIT_BYTES_PER_S, rate(hits / f64::from(N_HITS)));
+    set_figure(&mut round, f::CACHE_HIT_BYTES_PER_S, rate(hits / f64::from(N_HITS)));
     // The program is in the cache before it is measured.
     md5(&first.dir.join(files.first().context("there are no ordinary files")?))?;
     let ((seconds, found), from_disk) = counted(clones, || md5(&file(third)))?;
     if found != digest {
         bail!("what a clone read is not what was written: {found}, where {digest} was expected");
     }
-    put(&mut round, f::MD5_SECONDS, seconds);
-    put(&mut round, "md5_disk_reads", from_disk.reads);
-    put(&mut round, f::MD5_HIT_SECONDS, md5(&file(third))?.0);
-    put(&mut round, f::COPIES_IN_MEMORY, cached_bytes()?.saturating_sub(cached) as f64 / large);
+    set_figure(&mut round, f::MD5_SECONDS, seconds);
+    set_figure(&mut round, "md5_disk_reads", from_disk.reads);
+    set_figure(&mut round, f::MD5_HIT_SECONDS, md5(&file(third))?.0);
+    set_figure(&mut round, f::COPIES_IN_MEMORY, cached_bytes()?.saturating_sub(cached) as f64 / large);
     let all_of = |clone: &Clone| -> Result<f64> { files.iter().map(|path| read(&clone.dir.join(path))).sum() };
     let (seconds, from_disk) = counted(clones, || all_of(first))?;
-    put(&mut round, "files_first_seconds", seconds);
-    put(&mut round, "files_first_disk_reads", from_disk.reads);
+    set_figure(&mut round, "files_first_seconds", seconds);
+    set_figure(&mut round, "files_first_disk_reads", from_disk.reads);
     let (seconds, from_disk) = counted(clones, || all_of(second))?;
-    put(&mut round, "files_second_seconds", seconds);
-    put(&mut round, "files_second_disk_reads", from_disk.reads);
-    prepare(clones, siblings, cancel)?;
-    put(&mut round, f::STALE_BYTES_PER_S, rate(read(&file(first))?));
+    set_figure(&mut round, "files_second_seconds", seconds);
+    set_figure(&mut round, "files_second_disk_reads", from_disk.reads);
+    prepare(clones, peers, cancel)?;
+    set_figure(&mut round, f::STALE_BYTES_PER_S, rate(read(&file(first))?));
     Ok(round)
 }
 
 /// Empties all caches, and reads directories and inodes of all clones and the index of the base again, so that what is counted is the
 /// data of files. The ordinary files, below a clone's directory.
-fn prepare(clones: &Clones, siblings: &[Clone], cancel: &Cancel) -> Result<Vec<PathBuf>> {
+fn prepare(clones: &Clones, peers: &[Clone], cancel: &Cancel) -> Result<Vec<PathBuf>> {
     drop_caches()?;
     clones.indexes()?.iter().try_for_each(|path| read(path).map(drop))?;
     let mut files = Vec::new();
-    for clone in siblings {
+    for clone in peers {
         let mut found = Vec::new();
         walk(&clone.dir, &mut found)?;
         files = found.iter().map(|path| Ok(path.strip_prefix(&clone.dir)?.to_owned())).collect::<Result<_>>()?;

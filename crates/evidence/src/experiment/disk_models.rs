@@ -14,7 +14,9 @@ use anyhow::{Context, Result, bail};
 use bulkhead_measure::calibrate::fio;
 use bulkhead_measure::cgroup_run::wait_until;
 use bulkhead_measure::cleanup::with_removal;
-use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, is_wanted, machine, n_rounds, put};
+use bulkhead_measure::experiment::{
+    Extent, Frame, Method, OnProgress, Options, includes, machine, n_rounds, set_figure,
+};
 use bulkhead_measure::result::{Cell, Experiment, Round};
 
 use self::published::{
@@ -143,7 +145,7 @@ fn choices(model: &str) -> Vec<(String, String)> {
 /// The cells that the options ask for: operations are its configurations, depths its neighbours.
 fn chosen(model: &str, options: &Options) -> Vec<Plan> {
     let is_chosen = |plan: &Plan| {
-        is_wanted(&options.configs, plan.operation) && is_wanted(&options.neighbours, &depth_word(plan.depth))
+        includes(&options.configs, plan.operation) && includes(&options.neighbours, &depth_word(plan.depth))
     };
     cells(model).into_iter().filter(is_chosen).collect()
 }
@@ -154,7 +156,7 @@ fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
     let raw = Raw::take(&options.target, &options.program)?;
     frame.experiment.disk = machine::disk(raw.device(), raw.dev(), &options.simulated);
     let worked = work(&mut frame, &raw);
-    with_removal(worked, raw.give_back())?;
+    with_removal(worked, raw.release())?;
     frame.write()?;
     Ok(frame.experiment)
 }
@@ -222,14 +224,14 @@ fn round(plan: Plan, report: &fio::Report) -> Result<Round> {
         bail!("fio measured nothing");
     }
     let mut round = Round::default();
-    put(&mut round, f::IOPS, side.iops);
-    put(&mut round, f::BYTES_PER_S, side.bw_bytes);
+    set_figure(&mut round, f::IOPS, side.iops);
+    set_figure(&mut round, f::BYTES_PER_S, side.bw_bytes);
     if plan.flushes() {
         // The write and its flush: the next write waits for both.
-        put(&mut round, f::LATENCY_MEAN_US, f64::from(plan.depth) * 1e6 / side.iops);
+        set_figure(&mut round, f::LATENCY_MEAN_US, f64::from(plan.depth) * 1e6 / side.iops);
     } else {
-        put(&mut round, f::LATENCY_MEAN_US, side.clat_ns.mean.map(|ns| ns / 1e3));
-        put(&mut round, f::LATENCY_P99_US, side.clat_ns.percentile("99.000000").map(|ns| ns / 1e3));
+        set_figure(&mut round, f::LATENCY_MEAN_US, side.clat_ns.mean.map(|ns| ns / 1e3));
+        set_figure(&mut round, f::LATENCY_P99_US, side.clat_ns.percentile("99.000000").map(|ns| ns / 1e3));
     }
     Ok(round)
 }

@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 use bulkhead_core::observe::cost::Call;
-use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, no_choices, put};
+use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, no_choices, set_figure};
 use bulkhead_measure::journal_cost::{self, Features, MAX_CALLS, Request};
 use bulkhead_measure::result::{Cell, Experiment, Round};
 use bulkhead_sys::roots::Roots;
@@ -57,8 +57,8 @@ fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
     }
     journal_cost::measure(&Roots::host(), &request, &mut |one| {
         let mut round = Round::default();
-        put(&mut round, f::JOURNAL_BYTES, one.run.bytes as f64);
-        put(&mut round, f::JOURNAL_BYTES_OF_FEW, one.run.few_bytes as f64);
+        set_figure(&mut round, f::JOURNAL_BYTES, one.run.bytes as f64);
+        set_figure(&mut round, f::JOURNAL_BYTES_OF_FEW, one.run.few_bytes as f64);
         let of = |cell: &Cell| cell.layout == one.call.word() && cell.neighbour == one.features.name();
         match frame.experiment.cells.iter().position(of) {
             Some(cell) => frame.finish(cell, round),

@@ -7,8 +7,10 @@ use anyhow::{Context, Result};
 use bulkhead_core::model::Unit;
 use bulkhead_engine::observe::Observatory;
 use bulkhead_measure::experiment::dbms_consolidation::shares;
-use bulkhead_measure::experiment::held::{Holding, SETTLE, Standings, while_held};
-use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, product, put};
+use bulkhead_measure::experiment::hold::{HoldParams, SETTLE, Standings, with_hold};
+use bulkhead_measure::experiment::{
+    Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, product, set_figure,
+};
 use bulkhead_measure::layout::{Bench, Controller, Layout};
 use bulkhead_measure::load::{LoadArgs, LoadKind};
 use bulkhead_measure::pair::{measure, measure_with};
@@ -85,18 +87,18 @@ fn round(
                 let times = (f64::from(SETTLE), times.1);
                 Ok(measure_with(&starter, &pair, Some(&a), Some(&b), times, keep)?.measured)
             };
-            let holding = Holding { shares: SHARES, unit: Unit::Bytes, mode, fsync_p99: None };
-            while_held(bench, observatory, holding, &mut round, work)?
+            let holding = HoldParams { shares: SHARES, unit: Unit::Bytes, mode, fsync_p99: None };
+            with_hold(bench, observatory, holding, &mut round, work)?
         }
     };
     let (a, b) = (measured.a.context("A has no result")?, measured.b.context("B has no result")?);
     for (name, load) in [("a", &a), ("b", &b)] {
-        put(&mut round, &format!("fsync_{name}_mean_ms"), load.tally.fsync_ms.mean());
-        put(&mut round, &format!("fsync_{name}_p99_ms"), load.tally.fsync_ms.percentile(99.0));
-        put(&mut round, &format!("fsyncs_{name}_per_s"), load.tally.fsync_ms.n() as f64 / load.seconds);
+        set_figure(&mut round, &format!("fsync_{name}_mean_ms"), load.tally.fsync_ms.mean());
+        set_figure(&mut round, &format!("fsync_{name}_p99_ms"), load.tally.fsync_ms.percentile(99.0));
+        set_figure(&mut round, &format!("fsyncs_{name}_per_s"), load.tally.fsync_ms.n() as f64 / load.seconds);
     }
     if let (Some(a), Some(b)) = (a.tally.fsync_ms.mean(), b.tally.fsync_ms.mean()) {
-        put(&mut round, "latency_b_to_a_ratio", b / a);
+        set_figure(&mut round, "latency_b_to_a_ratio", b / a);
     }
     shares(&mut round, &measured.activity);
     Ok(round)

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use bulkhead_core::units::Bytes;
 use bulkhead_measure::cgroup_run::Cancel;
 use bulkhead_measure::cleanup::with_removal;
-use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, no_choices, put};
+use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, no_choices, set_figure};
 use bulkhead_measure::load::noise;
 use bulkhead_measure::result::{Experiment, Round};
 use bulkhead_sys::file::read_limited;
@@ -107,16 +107,16 @@ fn work(frame: &mut Frame<'_, '_>, clones: &Clones) -> Result<()> {
     ));
     let cancel = &frame.options.cancel.clone();
     sharing_rounds(frame, clones, &[UNBOUNDED, BOUNDED], |clones, mode| {
-        let siblings = clones.clones(N_CLONES, mode)?;
+        let peers = clones.clones(N_CLONES, mode)?;
         let storms = || -> Result<Vec<Round>> {
-            let free = storm(clones, &siblings, image_bytes as f64, cancel)?;
+            let free = storm(clones, &peers, image_bytes as f64, cancel)?;
             drop_caches()?;
             clones.limit_memory(Some(bound))?;
-            let bounded = storm(clones, &siblings, image_bytes as f64, cancel);
+            let bounded = storm(clones, &peers, image_bytes as f64, cancel);
             Ok(vec![free, with_removal(bounded, clones.limit_memory(None))?])
         };
         let found = storms();
-        with_removal(found, clones.discard(siblings))
+        with_removal(found, clones.discard(peers))
     })
 }
 
@@ -128,7 +128,7 @@ fn start(dir: &Path, cgroup: Option<PathBuf>) -> Result<Running> {
 }
 
 /// All clones start their service; what that took.
-fn storm(clones: &Clones, siblings: &[Clone], image: f64, cancel: &Cancel) -> Result<Round> {
+fn storm(clones: &Clones, peers: &[Clone], image: f64, cancel: &Cancel) -> Result<Round> {
     let cgroup = clones.payload()?;
     drop_caches()?;
     // Of the host's own file system: it is in the cache before it is measured.
@@ -138,23 +138,23 @@ fn storm(clones: &Clones, siblings: &[Clone], image: f64, cancel: &Cancel) -> Re
     let mut round = Round::default();
     let (services, from_disk) = counted(clones, || {
         let services =
-            siblings.iter().map(|clone| start(&clone.dir, Some(cgroup.clone()))).collect::<Result<Vec<Running>>>()?;
+            peers.iter().map(|clone| start(&clone.dir, Some(cgroup.clone()))).collect::<Result<Vec<Running>>>()?;
         for service in &services {
             await_ready(service, cancel)?;
         }
         Ok(services)
     })?;
-    put(&mut round, f::READY_SECONDS, begin.elapsed().as_secs_f64());
-    put(&mut round, f::LAUNCH_DISK_READS, from_disk.reads);
-    put(&mut round, f::LAUNCH_DISK_BYTES, from_disk.bytes);
-    put(&mut round, f::COPIES_IN_MEMORY, cached_bytes()?.saturating_sub(cached) as f64 / image);
-    let servers: Vec<u32> = siblings.iter().filter_map(|clone| clone.server).collect();
-    put(&mut round, "servers_pss_mib", pss_mib(&servers)?);
-    put(&mut round, "services_pss_mib", pss_mib(&services.iter().map(Running::pid).collect::<Vec<_>>())?);
+    set_figure(&mut round, f::READY_SECONDS, begin.elapsed().as_secs_f64());
+    set_figure(&mut round, f::LAUNCH_DISK_READS, from_disk.reads);
+    set_figure(&mut round, f::LAUNCH_DISK_BYTES, from_disk.bytes);
+    set_figure(&mut round, f::COPIES_IN_MEMORY, cached_bytes()?.saturating_sub(cached) as f64 / image);
+    let servers: Vec<u32> = peers.iter().filter_map(|clone| clone.server).collect();
+    set_figure(&mut round, "servers_pss_mib", pss_mib(&servers)?);
+    set_figure(&mut round, "services_pss_mib", pss_mib(&services.iter().map(Running::pid).collect::<Vec<_>>())?);
     let (index, cached_index) = clones.index_bytes()?;
     if index > 0 {
-        put(&mut round, "index_bytes", index as f64);
-        put(&mut round, f::INDEX_PCT, 100.0 * cached_index as f64 / image);
+        set_figure(&mut round, "index_bytes", index as f64);
+        set_figure(&mut round, f::INDEX_PCT, 100.0 * cached_index as f64 / image);
     }
     for mut service in services {
         service.close_stdin();

@@ -18,7 +18,7 @@ use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_engine::hold::{Holder, PERIOD};
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_measure::cgroup_run::{Load, wait_until};
-use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, put};
+use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, set_figure};
 use bulkhead_measure::layout::{Bench, Controller, Layout};
 use bulkhead_measure::load::{LoadArgs, LoadKind};
 use bulkhead_measure::pair::calm;
@@ -147,7 +147,7 @@ fn cast(bench: &Bench, plan: Plan, model: Option<&Calibration>, n_seconds: usize
     };
     let mut all = add_tenants(bench, n)?;
     if plan.layout != Layout::Shared {
-        let places = bench.places(plan.layout);
+        let places = bench.dirs(plan.layout);
         for (place, own) in all.iter_mut().zip([&places.a, &places.b]) {
             place.1.clone_from(own);
         }
@@ -182,15 +182,15 @@ fn round(frame: &mut Frame<'_, '_>, bench: &Bench, observatory: &Observatory, pl
         let held = bench.engine().hold_start(&request, false)?.object.context("nothing is held")?;
         holder.begin(held);
     }
-    let course = course(frame, bench, observatory, &mut holder, &tenants, n_seconds);
+    let trace = record_trace(frame, bench, observatory, &mut holder, &tenants, n_seconds);
     bench.engine().hold_stop(bench.device(), false)?;
-    let course = course?;
+    let trace = trace?;
     calm(&frame.starter(), &bench.pair()?)?;
-    Ok(figures(&course, &tenants, n_seconds))
+    Ok(figures(&trace, &tenants, n_seconds))
 }
 
 /// What every tenant did in each second, and how many directories were made.
-struct Course {
+struct Trace {
     bytes: Vec<Vec<f64>>,
     root_bytes: Vec<f64>,
     /// A's weight after each second, as far as shares are held.
@@ -200,14 +200,14 @@ struct Course {
     cpu: Duration,
 }
 
-fn course(
+fn record_trace(
     frame: &Frame<'_, '_>,
     bench: &Bench,
     observatory: &Observatory,
     holder: &mut Holder,
     tenants: &[Tenant],
     n_seconds: usize,
-) -> Result<Course> {
+) -> Result<Trace> {
     let counters = Counters::new(bench.dev(), tenants)?;
     let mut loads: Vec<(usize, Option<Load>)> = Vec::new();
     for (index, one) in tenants.iter().enumerate() {
@@ -266,7 +266,7 @@ fn course(
     for load in leaving {
         load.join().ok().context("the thread of a load that went ended by itself")??;
     }
-    Ok(Course { bytes, root_bytes, weights, device_bytes: before.device - first.device, directories, cpu })
+    Ok(Trace { bytes, root_bytes, weights, device_bytes: before.device - first.device, directories, cpu })
 }
 
 /// Where the counters are.
@@ -308,11 +308,11 @@ impl Counters {
     }
 }
 
-fn figures(course: &Course, tenants: &[Tenant], n_seconds: usize) -> Round {
+fn figures(trace: &Trace, tenants: &[Tenant], n_seconds: usize) -> Round {
     let mut round = Round::default();
-    let mut moved = course.bytes.clone();
+    let mut moved = trace.bytes.clone();
     // The root's bytes are A's: nobody else changes metadata.
-    moved[0].iter_mut().zip(&course.root_bytes).for_each(|(own, root)| *own += root);
+    moved[0].iter_mut().zip(&trace.root_bytes).for_each(|(own, root)| *own += root);
     let promised = |second: usize, index: usize| {
         let there = tenants.iter().filter(|tenant| tenant.is_there(second)).count() as f64;
         if tenants[index].is_there(second) { 100.0 / there } else { 0.0 }
@@ -327,26 +327,26 @@ fn figures(course: &Course, tenants: &[Tenant], n_seconds: usize) -> Round {
             }
         }
     }
-    put(
+    set_figure(
         &mut round,
         f::HELD_SHARE_A_PCT,
         stretches(tenants, n_seconds).first().map(|&(from, to)| share(&moved, 0, from, to)),
     );
-    put(&mut round, f::PROMISED_SHARE_A_PCT, promised(0, 0));
-    put(&mut round, f::OFF_MEAN_POINTS, off_mean);
-    put(&mut round, f::OFF_WINDOW_POINTS, off_window);
+    set_figure(&mut round, f::PROMISED_SHARE_A_PCT, promised(0, 0));
+    set_figure(&mut round, f::OFF_MEAN_POINTS, off_mean);
+    set_figure(&mut round, f::OFF_WINDOW_POINTS, off_window);
     let total: f64 = moved.iter().flatten().sum();
-    put(&mut round, f::JOURNAL_PCT, 100.0 * course.root_bytes.iter().sum::<f64>() / total);
-    put(&mut round, f::HOLDING_CPU_PCT, 100.0 * course.cpu.as_secs_f64() / n_seconds as f64);
-    put(&mut round, f::DEVICE_BYTES_PER_S, course.device_bytes / n_seconds as f64);
-    put(&mut round, "directories_per_s", course.directories);
+    set_figure(&mut round, f::JOURNAL_PCT, 100.0 * trace.root_bytes.iter().sum::<f64>() / total);
+    set_figure(&mut round, f::HOLDING_CPU_PCT, 100.0 * trace.cpu.as_secs_f64() / n_seconds as f64);
+    set_figure(&mut round, f::DEVICE_BYTES_PER_S, trace.device_bytes / n_seconds as f64);
+    set_figure(&mut round, "directories_per_s", trace.directories);
     // 10 KiB is as much as the counters are apart.
     let mib = |bytes: &[f64]| bytes.iter().map(|bytes| (bytes / 10_485.76).round() / 100.0).collect();
     for (index, moved) in moved.iter().enumerate() {
         round.series.insert(f::moved_mib(index + 1), mib(moved));
     }
-    round.series.insert("root_mib".to_owned(), mib(&course.root_bytes));
-    round.series.insert("weight_1".to_owned(), course.weights.clone());
+    round.series.insert("root_mib".to_owned(), mib(&trace.root_bytes));
+    round.series.insert("weight_1".to_owned(), trace.weights.clone());
     round
 }
 
@@ -396,7 +396,7 @@ mod tests {
         root.extend([10.0; 20]);
         other.extend([50.0; 20]);
         root[20] = 60.0;
-        let course = Course {
+        let trace = Trace {
             bytes: vec![own, other],
             root_bytes: root,
             weights: Vec::new(),
@@ -404,7 +404,7 @@ mod tests {
             directories: 0.0,
             cpu: Duration::ZERO,
         };
-        let round = figures(&course, &tenants, 30);
+        let round = figures(&trace, &tenants, 30);
         let near = |name: &str, value: f64| {
             let found = round.figures[name];
             assert!((found - value).abs() < 0.01, "{name}: {found}");

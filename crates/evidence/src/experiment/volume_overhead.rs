@@ -14,7 +14,7 @@ use bulkhead_core::journal::Accounting;
 use bulkhead_core::model;
 use bulkhead_core::units::Bytes;
 use bulkhead_measure::cleanup::with_removal;
-use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, n_rounds, no_choices, put};
+use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, n_rounds, no_choices, set_figure};
 use bulkhead_measure::layout::{Bench, Controller, Layout, Target};
 use bulkhead_measure::load::{LoadArgs, LoadKind};
 use bulkhead_measure::pair::{measure, measure_with};
@@ -179,7 +179,7 @@ struct Counters {
 }
 
 impl Counters {
-    fn of(row: &Row) -> Result<Self> {
+    fn read(row: &Row) -> Result<Self> {
         Ok(Self {
             commits: commits(row.host_journal.as_deref())?,
             busy_us: busy_cpu_us()?,
@@ -197,30 +197,30 @@ fn round(frame: &Frame<'_, '_>, bench: &Bench, row: &Row, times: (f64, f64)) -> 
     let args = |kind| load(row, kind);
     let mut round = Round::default();
     // Commits and processor time are read around the window: the load counts only what ends in it.
-    let random = measure_with(&starter, &pair, Some(&args(LoadKind::RandomSync)), None, times, || Counters::of(row))?;
+    let random = measure_with(&starter, &pair, Some(&args(LoadKind::RandomSync)), None, times, || Counters::read(row))?;
     let load = random.measured.a.context("the load has no result")?;
     let (before, after) = random.around;
     let ops = load.tally.ops.max(1) as f64;
-    put(&mut round, f::RANDOM_IOPS, load.tally.ops as f64 / load.seconds);
-    put(&mut round, f::RANDOM_SECONDS, load.seconds);
-    put(&mut round, "random_write_mean_ms", load.tally.fsync_ms.mean());
-    put(&mut round, "random_write_p99_ms", load.tally.fsync_ms.percentile(99.0));
-    put(&mut round, f::CPU_US_PER_IO, after.busy_us.saturating_sub(before.busy_us) as f64 / ops);
+    set_figure(&mut round, f::RANDOM_IOPS, load.tally.ops as f64 / load.seconds);
+    set_figure(&mut round, f::RANDOM_SECONDS, load.seconds);
+    set_figure(&mut round, "random_write_mean_ms", load.tally.fsync_ms.mean());
+    set_figure(&mut round, "random_write_p99_ms", load.tally.fsync_ms.percentile(99.0));
+    set_figure(&mut round, f::CPU_US_PER_IO, after.busy_us.saturating_sub(before.busy_us) as f64 / ops);
     let commits = after.commits.saturating_sub(before.commits);
-    put(&mut round, f::HOST_COMMITS_PER_FSYNC, commits as f64 / ops);
-    put(&mut round, f::HOST_COMMITS_PER_S, commits as f64 / load.seconds);
-    put(&mut round, f::SERVER_CPU_US_PER_IO, after.server_us.zip(before.server_us).map(|(a, b)| (a - b) / ops));
+    set_figure(&mut round, f::HOST_COMMITS_PER_FSYNC, commits as f64 / ops);
+    set_figure(&mut round, f::HOST_COMMITS_PER_S, commits as f64 / load.seconds);
+    set_figure(&mut round, f::SERVER_CPU_US_PER_IO, after.server_us.zip(before.server_us).map(|(a, b)| (a - b) / ops));
     let activity = &random.measured.activity;
-    put(&mut round, "device_bytes_per_random_write", activity.device_bytes as f64 / ops);
-    put(&mut round, "device_flushes_per_random_write", activity.device_flushes as f64 / ops);
-    put(&mut round, "device_busy_random_pct", activity.device_busy_pct);
+    set_figure(&mut round, "device_bytes_per_random_write", activity.device_bytes as f64 / ops);
+    set_figure(&mut round, "device_flushes_per_random_write", activity.device_flushes as f64 / ops);
+    set_figure(&mut round, "device_busy_random_pct", activity.device_busy_pct);
     let deep = LoadArgs { threads: Some(N_DEEP), ..args(LoadKind::RandomSync) };
     let load = measure(&starter, &pair, Some(&deep), None, times)?.a.context("the load has no result")?;
-    put(&mut round, f::DEEP_IOPS, load.tally.ops as f64 / load.seconds);
+    set_figure(&mut round, f::DEEP_IOPS, load.tally.ops as f64 / load.seconds);
     let sequential = measure(&starter, &pair, Some(&args(LoadKind::SequentialDirect)), None, times)?;
     let load = sequential.a.context("the load has no result")?;
-    put(&mut round, f::SEQUENTIAL_BYTES_PER_S, load.tally.written_bytes as f64 / load.seconds);
-    put(&mut round, f::DEVICE_BUSY_PCT, sequential.activity.device_busy_pct);
+    set_figure(&mut round, f::SEQUENTIAL_BYTES_PER_S, load.tally.written_bytes as f64 / load.seconds);
+    set_figure(&mut round, f::DEVICE_BUSY_PCT, sequential.activity.device_busy_pct);
     Ok(round)
 }
 
@@ -300,7 +300,7 @@ mod tests {
         let mut round = Round::default();
         let due = |round: &Round, quick| (due_commits_per_s(round, quick) * 60.0).round();
         assert_eq!((due(&round, false), due(&round, true)), (16.0, 24.0));
-        put(&mut round, f::RANDOM_SECONDS, 3.0);
+        set_figure(&mut round, f::RANDOM_SECONDS, 3.0);
         assert_eq!((due(&round, false), due(&round, true)), (32.0, 32.0));
     }
 

@@ -1,4 +1,4 @@
-//! What charges are judged by: journal-cost, churn and attribution.
+//! Criteria for charges: journal-cost, churn and attribution.
 
 use bulkhead_core::observe::cost::CallCost;
 use bulkhead_measure::report::text::{factor, nanoseconds, number, percent_exact};
@@ -29,7 +29,7 @@ pub(crate) fn journal_cost(case: &mut Case<'_>, experiments: &[&Experiment]) {
 
 pub(crate) fn churn(case: &mut Case<'_>, experiments: &[&Experiment]) {
     let cell = experiments.iter().flat_map(|experiment| &experiment.cells).next();
-    // Every round has to be exact, not the middle one.
+    // Every round has to be exact, not only the median.
     let worst = |name: &str| spread([cell?.figure(name)?.max]);
     let growth = |name: &str| {
         let of = |round: usize| cell?.rounds.get(round)?.figures.get(name).copied();
@@ -75,7 +75,7 @@ pub(crate) fn attribution(case: &mut Case<'_>, experiments: &[&Experiment]) {
             case.figures.push(format!("{player} {said}, off {}", percent_exact(off.median)));
         }
     }
-    // One experiment may have the containers, and another one what observing them costs.
+    // The containers and the cost of observation can be in different experiments.
     let costs = |experiment: &&&Experiment| experiment.cells.iter().any(|cell| cell.neighbour == METADATA);
     let has_costs = experiments.iter().filter(costs).count();
     for experiment in experiments.iter().filter(|experiment| has_costs == 0 || costs(experiment)) {
@@ -99,8 +99,8 @@ pub(crate) fn attribution(case: &mut Case<'_>, experiments: &[&Experiment]) {
     }
 }
 
-/// What each container's part would be in fairness, percent. A Shapley value is one of expected costs, which differ from round to round:
-/// it is worked out from the means of all combinations.
+/// The fair share of each container, percent. A Shapley value is based on expected costs, which differ between rounds: it is computed from the
+/// means of all combinations.
 fn fair_pct(experiments: &[&Experiment]) -> Option<Vec<f64>> {
     let cells = || experiments.iter().flat_map(|experiment| &experiment.cells);
     let cost = |set: usize| {

@@ -1,4 +1,4 @@
-//! What clones are judged by: clone-read and launch-storm.
+//! Criteria for clones: clone-read and launch-storm.
 
 use bulkhead_measure::report::text::{factor, number, percent, percent_exact};
 use bulkhead_measure::result::Experiment;
@@ -39,7 +39,7 @@ pub(crate) fn clone_read(case: &mut Case<'_>, experiments: &[&Experiment]) {
                 reads.map(|s| format!("{} disk reads", number(s.median))),
                 worse.map(|s| format!("a miss costs {}", percent_exact(s.median))),
             ];
-            case.tell(&format!("{disk} {mode}"), said);
+            case.summarize(&format!("{disk} {mode}"), said);
         }
     }
 }
@@ -50,7 +50,7 @@ pub(crate) fn launch_storm(case: &mut Case<'_>, experiments: &[&Experiment]) {
         for (mode, neighbour) in [("base", UNBOUNDED), ("drr", UNBOUNDED), ("base", BOUNDED), ("drr", BOUNDED)] {
             let cell = experiment.cell(mode, "", neighbour);
             let saved = |name: &str| cell.and_then(|cell| grid::saved_pct(experiment, cell, name));
-            // In requests and in bytes; less of both is asked for.
+            // In requests and in bytes; both must decrease.
             let reads = [f::LAUNCH_DISK_READS, f::LAUNCH_DISK_BYTES].map(saved);
             let reads = reads.into_iter().flatten().min_by(|a, b| a.median.total_cmp(&b.median));
             let time = saved(f::READY_SECONDS);
@@ -78,7 +78,7 @@ pub(crate) fn launch_storm(case: &mut Case<'_>, experiments: &[&Experiment]) {
                 reads.map(|s| format!("{} fewer disk reads", percent_exact(s.median))),
                 index.map(|s| format!("index {}", percent_exact(s.median))),
             ];
-            case.tell(&format!("{disk} {words}"), said);
+            case.summarize(&format!("{disk} {words}"), said);
         }
     }
 }

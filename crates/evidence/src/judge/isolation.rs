@@ -1,4 +1,4 @@
-//! What isolation is judged by: fsync-probe, dbms-consolidation, journal-fsync and share-correction.
+//! Criteria for isolation: fsync-probe, dbms-consolidation, journal-fsync and share-correction.
 
 use bulkhead_measure::isolation::fair_part_pct;
 use bulkhead_measure::report::text::{factor, number, percent, percent_exact};
@@ -14,7 +14,7 @@ pub(crate) fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
     if let Some(config) = ours {
         case.figures.push(config.id());
     }
-    // Once with weights alone, and once with a limit for A's fsyncs that holds the neighbour back.
+    // With weights alone, and with a limit for A's fsyncs, which throttles the neighbour.
     let free = ours.map(words::unheld);
     let promised = ours.filter(|config| Some(*config) != free);
     for (disk, experiment) in by_disk(case.disks, experiments) {
@@ -28,7 +28,7 @@ pub(crate) fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
     }
 }
 
-/// One configuration beside all neighbours, as the rows of `place`.
+/// One configuration next to all neighbours, as rows of `place`.
 fn probes(case: &mut Case<'_>, disk: &str, experiment: Option<&Experiment>, place: &str, config: Option<Config<'_>>) {
     for neighbour in ["streams", "fsyncs", "storm"] {
         let cell = config.and_then(|config| experiment?.cell(config.layout, config.controller, neighbour));
@@ -53,11 +53,11 @@ fn probes(case: &mut Case<'_>, disk: &str, experiment: Option<&Experiment>, plac
             p99.map(|s| format!("p99 {}", factor(s.median))),
             kept.map(|s| format!("neighbour {}", percent(s.median))),
         ];
-        case.tell(&format!("{place} {neighbour}"), said);
+        case.summarize(&format!("{place} {neighbour}"), said);
     }
 }
 
-/// The neighbour's throughput in percent of what it gets beside A where nobody holds anything.
+/// The neighbour's throughput, in percent of that next to A without enforced shares.
 fn first_come_pct(experiment: &Experiment, cell: &Cell) -> Option<Spread> {
     let free = experiment.cell("shared", "none", &cell.neighbour)?;
     [f::NEIGHBOUR_BYTES_PER_S, f::NEIGHBOUR_OPS_PER_S]
@@ -81,7 +81,7 @@ pub(crate) fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
             let config = config?;
             experiment.cell(config.layout, config.controller, neighbour)
         };
-        let shared = words::like(experiment, "shared", ours);
+        let shared = words::closest_config(experiment, "shared", ours);
         let unheld = words::unheld(ours);
         let alone = cell(Some(unheld), "none");
         let part = |of: Option<&Cell>, whole: Option<&Cell>, name: &str| quotient(of?, whole?, name);
@@ -93,9 +93,9 @@ pub(crate) fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
             let of_alone = part(held, alone, f::INSERTS_PER_S).map(percents);
             let fsync = part(held, alone, f::FSYNC_MEAN_MS);
             let gain = part(held, cell(shared, neighbour), f::INSERTS_PER_S);
-            let steps = [words::like(experiment, "own", ours), Some(unheld), Some(ours)];
+            let steps = [words::closest_config(experiment, "own", ours), Some(unheld), Some(ours)];
             let gains = steps.map(|step| part(cell(step, neighbour), cell(shared, neighbour), f::INSERTS_PER_S));
-            // A step that was not measured may be worse.
+            // A step without a measurement could be worse.
             let worst = gains.into_iter().collect::<Option<Vec<_>>>();
             let worst = worst.and_then(|all| all.into_iter().min_by(|a, b| a.median.total_cmp(&b.median)));
             let share = held.and_then(f::share_a).map(|(share, _)| share);
@@ -110,7 +110,7 @@ pub(crate) fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
                 fsync.map(|s| format!("fsync {} of alone", factor(s.median))),
                 share.map(|s| format!("share {}", percent_exact(s.median))),
             ];
-            case.tell(&place, said);
+            case.summarize(&place, said);
         }
     }
 }
@@ -122,8 +122,10 @@ pub(crate) fn journal_fsync(case: &mut Case<'_>, experiments: &[&Experiment]) {
             case.absent.push(disk);
             continue;
         };
-        let cell =
-            experiment.cells.iter().find(|c| Some(Config::of(c)) == ours && c.figure(f::FSYNC_A_MEAN_MS).is_some());
+        let cell = experiment
+            .cells
+            .iter()
+            .find(|c| Some(Config::from_cell(c)) == ours && c.figure(f::FSYNC_A_MEAN_MS).is_some());
         let ratio = cell.and_then(|cell| cell.ratio(f::FSYNC_B_MEAN_MS, f::FSYNC_A_MEAN_MS));
         let both =
             cell.and_then(|c| Some((c.figure(f::FSYNC_A_MEAN_MS)?.median, c.figure(f::FSYNC_B_MEAN_MS)?.median)));

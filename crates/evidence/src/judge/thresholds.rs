@@ -1,26 +1,26 @@
-//! Every threshold, in one table.
+//! All thresholds, in one table.
 
 use bulkhead_measure::isolation::{DATABASE_PCT, Limits};
 
 use crate::experiment::disk_models::{self, published};
 
-/// What is asked of a figure.
+/// The requirement on a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bound {
     AtMost(f64),
     AtLeast(f64),
-    /// Of, and how far from it.
+    /// Target value, and maximum deviation.
     Within(f64, f64),
-    /// Only that it was measured.
+    /// No limit: it must be measured.
     Reported,
 }
 
-/// One demand.
+/// One requirement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Threshold {
-    /// The experiment whose target it is.
+    /// The experiment that it belongs to.
     pub(super) row: &'static str,
-    /// What is judged.
+    /// The judged figure.
     pub(super) what: &'static str,
     pub(super) bound: Bound,
 }
@@ -29,7 +29,7 @@ const fn demand(row: &'static str, what: &'static str, bound: Bound) -> Threshol
     Threshold { row, what, bound }
 }
 
-/// All thresholds, each under the words of its target.
+/// All thresholds, grouped by the text of their target.
 pub(super) const THRESHOLDS: [Threshold; 92] = [
     // "hdd: (a) <= 1.4x, p99 <= 2x; (b) <= 1.6x, p99 <= 2x; (c) <= 1.6x"; a p99 of 2x is asked of (c) too
     demand("fsync-probe", "streams mean", Bound::AtMost(Limits::STREAMS.mean)),

@@ -1,4 +1,4 @@
-//! What kinds of volumes, and the disks of the lab, are judged by: volume-overhead and disk-models.
+//! Criteria for kinds of volumes, and for the lab's disks: volume-overhead and disk-models.
 
 use bulkhead_measure::report::text::{microseconds, number, percent_exact};
 use bulkhead_measure::result::{Cell, Experiment, Spread, spread};
@@ -58,12 +58,12 @@ pub(crate) fn volume_overhead(case: &mut Case<'_>, experiments: &[&Experiment]) 
                 commits.map(|s| format!("{} host commits/fsync", number(s.median))),
                 cpu.map(|s| format!("{} CPU per I/O", microseconds(s.median))),
             ];
-            case.tell(&format!("{disk} {layout}"), said);
+            case.summarize(&format!("{disk} {layout}"), said);
         }
     }
 }
 
-/// Commits of the host's journal for each fsync, without those that are due anyway.
+/// Commits of the host's journal per fsync, without periodic ones.
 fn commits_asked_for(experiment: &Experiment, cell: &Cell) -> Option<Spread> {
     spread(cell.rounds.iter().filter_map(|round| {
         let (commits, fsyncs) = (round.figures.get(f::HOST_COMMITS_PER_S)?, round.figures.get(f::RANDOM_IOPS)?);
@@ -81,7 +81,7 @@ pub(crate) fn disk_models(case: &mut Case<'_>, experiments: &[&Experiment]) {
         for experiment in mine {
             let outcome = published::compare(drive, experiment);
             let said = outcome.sentence();
-            // All of them have to be measured.
+            // All have to be measured.
             let off = outcome.off_pct.filter(|_| outcome.n_measured == outcome.n_judged);
             case.row(drive.model, "largest deviation", off, percent_exact, &said);
             if outcome.n_measured > 0 {

@@ -1,4 +1,4 @@
-//! What reports say of the experiments that only the evidence has.
+//! Text about the experiments that only the evidence has.
 
 use bulkhead_measure::report::about::About;
 

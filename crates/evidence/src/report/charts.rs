@@ -19,7 +19,7 @@ pub(crate) fn pair(experiment: &Experiment) -> Option<Chart> {
     let rows = |idx: usize| {
         let name = [f::FSYNC_A_MEAN_MS, f::FSYNC_B_MEAN_MS][idx];
         let row = |config: Config<'_>| {
-            let cell = cells.iter().find(|cell| Config::of(cell) == config);
+            let cell = cells.iter().find(|cell| Config::from_cell(cell) == config);
             let paper = paper::pair_fsync_ms(config.layout).map(|(a, b)| if idx == 0 { a } else { b });
             Row {
                 label: config.label(),
@@ -55,7 +55,7 @@ pub(crate) fn volumes(experiment: &Experiment) -> Option<Chart> {
     };
     let panel = |heading: &str, name: &str, write: fn(f64) -> String| {
         let row = |config: Config<'_>| {
-            let cell = cells().find(|cell| Config::of(cell) == config);
+            let cell = cells().find(|cell| Config::from_cell(cell) == config);
             let absolute =
                 cell.and_then(|cell| cell.figure(name)).map_or_else(String::new, |s| format!(": {}", write(s.median)));
             Row {
@@ -231,7 +231,7 @@ pub(crate) fn clone_reads(experiment: &Experiment) -> Option<Chart> {
     let parts = panels(experiment, has_gain, |cell| bar(cell, part(cell)), |_| None, |_| None);
     (!gains.is_empty()).then(|| Chart {
         title: "The second clone's first read of a large file".into(),
-        subtitle: "Its siblings have read it before; more is better.".into(),
+        subtitle: "Its peers have read it before; more is better.".into(),
         legend: vec![(Key::Hollow, "Zhao et al. 2016, on a real disk".into())],
         bands: vec![
             band("over the first clone's read, from the disk; logarithmic", Some(0.5), times, gains),
@@ -275,7 +275,7 @@ pub(crate) fn disk_models(experiment: &Experiment) -> Option<Chart> {
         let row = |cell: &Cell| {
             let Spread { min, median, max } = cell.figure(name_of(operation))?;
             let content = Content::Bar(Hue::Blue, Spread { min: min / unit, median: median / unit, max: max / unit });
-            let figure = published::of(experiment, cell);
+            let figure = published::figure_of(experiment, cell);
             let paper = figure.map(|(drive, figure)| f64::midpoint(figure.low, figure.high) / drive.slowdown / unit);
             Some(Row { label: words::neighbour_heading(&cell.neighbour), ours: false, content, paper })
         };
@@ -284,7 +284,7 @@ pub(crate) fn disk_models(experiment: &Experiment) -> Option<Chart> {
     };
     let band = |axis: &str, operations: &[&str]| {
         let panels: Vec<Panel> = operations.iter().map(|operation| panel(operation)).collect();
-        // Names of rows stand at the first panel only.
+        // Only the first panel has row labels.
         let same = panels
             .iter()
             .all(|panel| panel.rows.iter().map(|row| &row.label).eq(panels[0].rows.iter().map(|row| &row.label)));

@@ -21,10 +21,10 @@ pub(crate) fn pct_of_raw(experiment: &Experiment, cell: &Cell, name: &str) -> Op
     part_of(cell, raw_cell(experiment), name, 100.0)
 }
 
-/// No measured journal comes near 1 PiB: more is a damaged figure, of which sums could overflow.
+/// No journal comes near 1 PiB: a larger figure is damaged, and sums could overflow.
 const JOURNAL_BYTES_MAX: f64 = (1u64 << 50) as f64;
 
-/// What a call costs, from the rounds of its cell.
+/// The cost of a call, from the rounds of its cell.
 pub(crate) fn call_cost(cell: &Cell) -> Option<CallCost> {
     let call = Call::ALL.into_iter().find(|call| call.word() == cell.layout)?;
     let run = |round: &Round| {
@@ -39,8 +39,7 @@ pub(crate) fn call_cost(cell: &Cell) -> Option<CallCost> {
     CallCost::of(&cell.neighbour, call, MAX_CALLS, N_FEW, runs)
 }
 
-/// How much slower a clone reads what it finds nowhere than one that does not look for it, percent: when nobody ever had it, and when
-/// siblings had it and have it no more.
+/// The slowdown of a clone that looks for blocks that no peer has, percent: blocks that no peer ever had, and blocks that peers no longer have.
 fn miss_costs_pct(experiment: &Experiment, cell: &Cell) -> [Option<Spread>; 2] {
     let off = experiment.cell("off", &cell.controller, &cell.neighbour).filter(|off| off.layout != cell.layout);
     [f::FIRST_CLONE_BYTES_PER_S, f::STALE_BYTES_PER_S].map(|name| {
@@ -54,7 +53,7 @@ pub(crate) fn worse_miss_cost_pct(experiment: &Experiment, cell: &Cell) -> Optio
     miss_costs_pct(experiment, cell).into_iter().flatten().max_by(|a, b| a.median.total_cmp(&b.median))
 }
 
-/// What sharing saves of a figure against not sharing, percent, round by round.
+/// The reduction of a figure by sharing, percent, round by round.
 pub(crate) fn saved_pct(experiment: &Experiment, cell: &Cell, name: &str) -> Option<Spread> {
     let off = experiment.cell("off", &cell.controller, &cell.neighbour).filter(|off| off.layout != cell.layout)?;
     let rounds = off.rounds.iter().zip(&cell.rounds);
@@ -67,20 +66,20 @@ pub(crate) fn ratio_pct(cell: &Cell, above: &str, below: &str) -> Option<Spread>
     Some(Spread { min: 100.0 * found.min, median: 100.0 * found.median, max: 100.0 * found.max })
 }
 
-/// Processor time that observing adds to a call, nanoseconds.
+/// CPU time that observation adds to a call, nanoseconds.
 pub(crate) fn observing_ns(cell: &Cell) -> Option<Spread> {
     let rounds = cell.rounds.iter().map(|round| &round.figures);
     spread(rounds.filter_map(|figures| Some(figures.get(f::OVERHEAD_PCT)? / 100.0 * figures.get(f::CPU_NS_PER_CALL)?)))
 }
 
-/// What a container is charged and what would be fair, percent of all.
+/// A container's charge and its fair share, percent of all.
 fn charged_and_fair(cell: &Cell, player: &str) -> Option<Value> {
     let of = |what: &str| Some(cell.figure(&format!("{player}_{what}_pct"))?.median);
     let (charged, fair) = (of("charged")?, of("shapley")?);
     Some(Value { middle: format!("{} / {}", percent_exact(charged), percent_exact(fair)), ends: None })
 }
 
-/// What it would be charged by numbers of calls, with weights as measured and as published.
+/// Its charge estimated from numbers of calls, with measured and published weights.
 fn by_counts(cell: &Cell, player: &str) -> Option<Value> {
     let (here, paper) = (cell.figure(&f::estimate(player))?.median, cell.figure(&f::paper_estimate(player))?.median);
     Some(Value { middle: format!("{} / {}", percent_exact(here), percent_exact(paper)), ends: None })
@@ -158,14 +157,14 @@ pub(crate) const OTHERS: &[Column] = &[
     column("mean", "us", false, |_, c| shown(c.figure(f::LATENCY_MEAN_US), digits)),
     column("p99", "us", false, |_, c| shown(c.figure(f::LATENCY_P99_US), digits)),
     column("published,", "by k", false, |e, c| {
-        let (drive, figure) = published::of(e, c)?;
+        let (drive, figure) = published::figure_of(e, c)?;
         let is_rate = published::name_of(figure.operation) == f::BYTES_PER_S;
         let (unit, word) = if is_rate { (1e6, " MB/s") } else { (1.0, "") };
         let mark = if figure.mark == Mark::Derived { " d" } else { "" };
         Some(Value { middle: format!("{}{word}{mark}", figure.scaled(drive.slowdown, unit)), ends: None })
     }),
     column("off", "published", true, |e, c| {
-        let (drive, figure) = published::of(e, c)?;
+        let (drive, figure) = published::figure_of(e, c)?;
         plain(figure.measured(e).map(|found| figure.off_pct(found.median, drive.slowdown)), published::signed)
     }),
     column("verified", "instructions", false, |_, c| shown(c.figure(f::VERIFIED_INSTRUCTIONS), digits)),

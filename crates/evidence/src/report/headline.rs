@@ -17,15 +17,17 @@ use crate::figure as f;
 pub(crate) fn pair(experiment: &Experiment) -> Headline {
     let describe = |config: Option<Config<'_>>| {
         let config = config?;
-        let cell =
-            experiment.cells.iter().find(|c| Config::of(c) == config && c.figure(f::FSYNC_A_MEAN_MS).is_some())?;
+        let cell = experiment
+            .cells
+            .iter()
+            .find(|c| Config::from_cell(c) == config && c.figure(f::FSYNC_A_MEAN_MS).is_some())?;
         let (a, b) = (cell.figure(f::FSYNC_A_MEAN_MS)?.median, cell.figure(f::FSYNC_B_MEAN_MS)?.median);
         let ratio = cell.ratio(f::FSYNC_B_MEAN_MS, f::FSYNC_A_MEAN_MS)?.median;
         Some(format!("{} in A and {} in B, 1 to {}", spoken_ms(a), spoken_ms(b), number(ratio)))
     };
     let ours = words::ours([experiment]);
     let own = ours
-        .and_then(|ours| words::like(experiment, "own", ours))
+        .and_then(|ours| words::closest_config(experiment, "own", ours))
         .or_else(|| words::configs(&experiment.cells).into_iter().find(|config| config.layout == "own"));
     Headline {
         before: match describe(own) {
@@ -55,8 +57,8 @@ pub(crate) fn held(experiment: &Experiment) -> Headline {
         ))
     };
     let not_measured = || "(not measured)".to_owned();
-    let shared = ours.and_then(|ours| words::like(experiment, "shared", ours));
-    let published = ours.and_then(|ours| words::like(experiment, "shared+published", ours));
+    let shared = ours.and_then(|ours| words::closest_config(experiment, "shared", ours));
+    let published = ours.and_then(|ours| words::closest_config(experiment, "shared+published", ours));
     Headline {
         before: format!(
             "A tenant that makes directories beside its reads is promised 50 %. With weights alone it has {}.",
@@ -116,7 +118,7 @@ pub(crate) fn clones(experiment: &Experiment) -> Headline {
     let said = |mode: &str| line(mode).unwrap_or_else(|| "not measured".to_owned());
     Headline {
         before: format!("A second clone reads what the first one has read. Nothing shared: {}.", said("off")),
-        after: format!("Through the host's cache: {}. From siblings' caches: {}.", said("base"), said("drr")),
+        after: format!("Through the host's cache: {}. From peers' caches: {}.", said("base"), said("drr")),
     }
 }
 
@@ -145,7 +147,7 @@ pub(crate) fn launches(experiment: &Experiment) -> Headline {
     let said = |mode: &str| line(mode).unwrap_or_else(|| "not measured".to_owned());
     Headline {
         before: format!("Ten clones of one image start a service at once. Nothing shared: {}.", said("off")),
-        after: format!("Through the host's cache: {}. From siblings' caches: {}.", said("base"), said("drr")),
+        after: format!("Through the host's cache: {}. From peers' caches: {}.", said("base"), said("drr")),
     }
 }
 

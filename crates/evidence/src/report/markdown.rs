@@ -1,4 +1,4 @@
-//! docs/evidence/NAME.md: the result in short, with links to the pictures and the raw figures.
+//! docs/evidence/NAME.md: a summary of the result, with links to the pictures and the raw figures.
 
 use bulkhead_measure::report::grid::{self, Grid};
 use bulkhead_measure::report::words::{self, Config};
@@ -11,16 +11,16 @@ use crate::experiments;
 use crate::figure as f;
 use crate::judge::{self, Outcome, Row, Verdict};
 
-/// Where the pages of evidence are, seen from the page about all of it.
+/// Path of the pages, relative to docs/EVIDENCE.md.
 const EVIDENCE: &str = "evidence";
 
-/// The page for the evidence `name`. Pictures are linked under the names that [`files`] gives them.
+/// The page of an experiment. Pictures are linked by the names from [`files`].
 #[must_use]
 pub fn render(name: &str, experiments: &[Experiment], verdict: &Verdict) -> String {
     let mut out = format!("# {}\n\n**{}**\n", safe(name), safe(&verdict.line));
     let mut stems = files(name, experiments).into_iter().map(|(stem, _)| stem);
     for experiment in experiments {
-        let headline = headline::of(&GUIDE, experiment);
+        let headline = headline::build(&GUIDE, experiment);
         let disk = if experiment.disk.model.is_empty() { "unknown disk" } else { &experiment.disk.model };
         let is_alone = experiments.iter().filter(|other| other.disk.model == experiment.disk.model).count() == 1;
         let kernel = if is_alone { String::new() } else { format!(", Linux {}", experiment.machine.kernel) };
@@ -30,7 +30,7 @@ pub fn render(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Stri
         for stem in stems.by_ref().take(n_pictures) {
             out += &format!("![{stem}]({stem}.svg)\n\n");
         }
-        let grid = grid::of(&GUIDE, experiment);
+        let grid = grid::build(&GUIDE, experiment);
         if let Some(table) = compared(experiment) {
             out += &table;
             out += "\nMiddle of the rounds; in brackets the smallest and the largest.\n";
@@ -47,7 +47,7 @@ pub fn render(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Stri
             out.extend(experiment.notes.iter().map(|note| format!("- {}\n", safe(note))));
         }
         if !experiment.commands.is_empty() {
-            // Four spaces make a block that no content can end.
+            // No content can end a block indented by four spaces.
             let lines = experiment.commands.iter().flat_map(|command| command.lines());
             let lines: String = lines.map(|line| format!("    {line}\n")).collect();
             out += &format!("\nCommands:\n\n{lines}");
@@ -71,7 +71,7 @@ pub fn render(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Stri
     out
 }
 
-/// The judged figures of some evidence, for the page about all of it: a line for each thing that is judged, a column for each disk.
+/// The judged figures of an experiment, for docs/EVIDENCE.md: a row for each criterion, a column for each disk.
 #[must_use]
 pub fn summary(name: &str, experiments: &[Experiment], verdict: &Verdict) -> String {
     let word = if verdict.met { "met" } else { "short" };
@@ -88,7 +88,7 @@ pub fn summary(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Str
         .rows
         .iter()
         .filter(|row| !row.what.starts_with(judge::ROUNDS))
-        .map(|row| Line::of(row, disks))
+        .map(|row| Line::from_row(row, disks))
         .collect();
     let columns = distinct(lines.iter().map(|line| line.column));
     let heads: String = columns.iter().map(|column| format!(" {} |", safe(column))).collect();
@@ -107,14 +107,14 @@ pub fn summary(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Str
 
 /// A judged row in a table of disks.
 struct Line<'a> {
-    /// The disk, or whatever else it is judged on.
+    /// The disk, or what else it applies to.
     column: &'a str,
     what: String,
     row: &'a Row,
 }
 
 impl<'a> Line<'a> {
-    fn of(row: &'a Row, disks: &[&str]) -> Self {
+    fn from_row(row: &'a Row, disks: &[&str]) -> Self {
         let thing = row.what.strip_suffix(judge::ON_FLASH).unwrap_or(&row.what);
         let (column, rest) =
             row.place.split_once(' ').filter(|(disk, _)| disks.contains(disk)).unwrap_or((&row.place, ""));
@@ -122,7 +122,7 @@ impl<'a> Line<'a> {
         Self { column, what, row }
     }
 
-    /// Bold when it is short of its target.
+    /// Bold if it misses its target.
     fn figure(&self) -> String {
         match self.row.outcome {
             Outcome::NotMeasured => "not measured".to_owned(),
@@ -143,7 +143,7 @@ fn distinct<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     found
 }
 
-/// A disk beside the published figures of its drive, with their sources.
+/// A disk with the published figures of its drive, and their sources.
 fn compared(experiment: &Experiment) -> Option<String> {
     let drive = published::drive(&experiment.disk.model).filter(|_| experiment.name == METHOD.name)?;
     let mut out = format!(
@@ -152,7 +152,7 @@ fn compared(experiment: &Experiment) -> Option<String> {
     );
     out += "|---|---:|---:|---:|---:|---:|---:|---:|---|---|\n";
     for config in words::configs(&experiment.cells) {
-        for cell in experiment.cells.iter().filter(|cell| Config::of(cell) == config) {
+        for cell in experiment.cells.iter().filter(|cell| Config::from_cell(cell) == config) {
             let is_rate = published::name_of(&cell.layout) == f::BYTES_PER_S;
             let (unit, word) = if is_rate { (1e6, " MB/s") } else { (1.0, "/s") };
             let found = cell.figure(published::name_of(&cell.layout));
@@ -160,7 +160,7 @@ fn compared(experiment: &Experiment) -> Option<String> {
             let measured = found
                 .map_or_else(|| text::ABSENT.to_owned(), |s| format!("{}{word}", text::with_ends(s, text::number)));
             let us = |name| cell.figure(name).map_or_else(|| text::ABSENT.to_owned(), |s| text::digits(s.median));
-            let known = match published::of(experiment, cell) {
+            let known = match published::figure_of(experiment, cell) {
                 Some((_, figure)) => {
                     let off = figure.measured(experiment).map(|s| figure.off_pct(s.median, drive.slowdown));
                     format!(
@@ -207,7 +207,7 @@ fn table(grid: &Grid) -> String {
     out
 }
 
-/// Text on one line that is not taken for markup.
+/// Text on one line, with markup escaped.
 fn safe(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,6 +1,6 @@
-//! Numbers that were published by others, to stand beside those of experiments that only the evidence has.
+//! Published figures, for comparison with experiments that only the evidence has.
 //!
-//! Source unless said: the paper of `bulkhead_measure::report::paper`.
+//! Source unless stated otherwise: the paper of `bulkhead_measure::report::paper`.
 
 /// Mean fsync latency of tenants A (70 %) and B (30 %) that both call fsync often, Table 2.
 pub(crate) fn pair_fsync_ms(layout: &str) -> Option<(f64, f64)> {
@@ -11,8 +11,8 @@ pub(crate) fn pair_fsync_ms(layout: &str) -> Option<(f64, f64)> {
     }
 }
 
-/// What the second container gains over reading from the disk, where blocks are taken from the first one's cache (Zhao et al. 2016): on a
-/// spinning disk, or on a flash drive.
+/// Gain of the second container over reading from disk, if blocks come from the first one's cache (Zhao et al. 2016): on a hard disk, or on
+/// flash.
 pub(crate) fn clone_gain(layout: &str, is_spinning: bool) -> Option<f64> {
     (layout == "drr").then_some(if is_spinning { 10.0 } else { 2.4 })
 }

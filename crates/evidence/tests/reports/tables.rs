@@ -271,8 +271,8 @@ fn tables_of_clones() {
             A second clone reads what the first one has read. Nothing shared: 30.1 MB/s: 1x as fast as the first
             one, 5 % of a hit in its own cache, 512 reads of the disk.
             Through the host's cache: 390 MB/s: 13.1x as fast as the first one, 65 % of a hit in its own cache,
-            0 reads of the disk. From siblings' caches: 310 MB/s: 10.5x as fast as the first one, 52 % of a hit
-            in its own cache, 0 reads of the disk.
+            0 reads of the disk. From peers' caches: 310 MB/s: 10.5x as fast as the first one, 52 % of a hit in
+            its own cache, 0 reads of the disk.
 
                                       first            second    second  second   disk  md5sum   miss     copies
             configuration              MB/s              MB/s  of first  of hit  reads       s  costs  in memory
@@ -299,8 +299,8 @@ fn tables_of_clones() {
         &synthetic_launch_storm(),
         expect![[r#"
             Ten clones of one image start a service at once. Nothing shared: 60 s, 687 MiB read from the disk.
-            Through the host's cache: 15 s, 72.5 MiB read from the disk. From siblings' caches: 21 s, 85.8 MiB
-            read from the disk.
+            Through the host's cache: 15 s, 72.5 MiB read from the disk. From peers' caches: 21 s, 85.8 MiB read
+            from the disk.
 
                                 all ready   time              disk              disk            copies   index
             configuration               s  saved             reads                MB         in memory  of hot

@@ -1,8 +1,7 @@
-//! The six figures of io.cost's linear model, measured with fio: what the device does of each kind of I/O when it does
-//! nothing else.
+//! The six coefficients of io.cost's linear model, measured with fio: the device's throughput for each kind of I/O alone.
 //!
-//! Owns: fio's command lines and what is read from its JSON. Direct I/O to files that were written before, so that no file
-//! system metadata is measured. Random I/O goes to a file on each volume, so that an arm has to travel between them.
+//! Owns: fio's command lines, and parsing its JSON. Direct I/O to files that have been written before, so that no file system metadata is
+//! measured. Random I/O goes to a file on each volume, so that a disk arm has to move between them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,11 +12,11 @@ use bulkhead_sys::iocost::{Ctrl, ModelLine};
 use bulkhead_sys::tool::Tool;
 use serde::Deserialize;
 
-/// How long each kind is measured, after [`RAMP_SECONDS`].
+/// Duration of each measurement, after [`RAMP_SECONDS`].
 const SECONDS: u64 = 5;
-/// What is left out at the beginning: caches of the device fill.
+/// Time at the beginning that does not count, while caches of the device fill.
 const RAMP_SECONDS: u64 = 1;
-/// Over which fio is given up: an emulated machine needs seconds to start a program, and a slow disk to write the files.
+/// Time limit of fio: an emulated machine needs seconds to start a program, and a slow disk to write the files.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// One kind of I/O.
@@ -40,10 +39,10 @@ const KINDS: [Kind; 6] = [
     Kind { coefficient: "wrandiops", rw: "randwrite", block: "4k", depth: 64 },
 ];
 
-/// Number of steps that [`measure`] tells of.
+/// Number of steps that [`measure`] reports.
 pub(super) const N_STEPS: usize = KINDS.len() + 1;
 
-/// fio's JSON, as far as it is needed.
+/// The fields of fio's JSON that are used.
 #[derive(Debug, Deserialize)]
 pub struct Report {
     pub jobs: Vec<Job>,
@@ -67,7 +66,7 @@ pub struct Side {
 #[derive(Debug, Default, Deserialize)]
 pub struct Latency {
     pub mean: Option<f64>,
-    /// By their numbers, as `99.000000`.
+    /// Keyed by number, for example `99.000000`.
     #[serde(default)]
     percentile: BTreeMap<String, f64>,
 }
@@ -79,12 +78,12 @@ impl Latency {
     }
 }
 
-/// Measures with files of `file_bytes` in both directories; `on_step` is called before each step and may call it off.
-/// Returns the model, and how it was measured: what the command lines have in common, and a line for each figure. Sequential
-/// I/O goes to the first file only.
+/// Measures with files of `file_bytes` in both directories; `on_step` is called before each step and can cancel.
+/// Returns the model, and notes on the measurement: the common part of the command lines, and a line for each figure. Sequential I/O goes to
+/// the first file only.
 ///
 /// # Errors
-/// Without fio, when it fails, or reports nothing.
+/// If fio is missing, fails, or reports nothing.
 pub(super) fn measure(
     dirs: [&Path; 2],
     file_bytes: u64,
@@ -93,7 +92,7 @@ pub(super) fn measure(
     let files = dirs.map(|dir| dir.join("fio"));
     let result = measure_files(&files, file_bytes, on_step);
     for file in &files {
-        // A file that cannot be removed goes with the volume.
+        // If this fails, the file is removed with the volume.
         let _ = std::fs::remove_file(file);
     }
     result
@@ -132,7 +131,7 @@ fn measure_files(
     Ok((ModelLine { ctrl: Ctrl::User, rbps, rseqiops, rrandiops, wbps, wseqiops, wrandiops }, lines))
 }
 
-/// What all command lines have in common. A path of ours has no `:`, which separates files for fio.
+/// The common part of all command lines. The paths contain no `:`, which separates files for fio.
 fn fio(files: &[PathBuf], file_bytes: u64) -> Tool {
     let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     Tool::new("fio").limit(LIMIT).args([
@@ -146,7 +145,7 @@ fn fio(files: &[PathBuf], file_bytes: u64) -> Tool {
     ])
 }
 
-/// A load on a whole device, the same in every run: ramp and window in seconds. What it does is left to the caller.
+/// The common options of a load on a whole device, with ramp and window in seconds. The caller adds the kind of I/O.
 pub fn on_device(device: &Path, (ramp, window): (u32, u32)) -> Tool {
     let name = device.display().to_string().replace(':', "\\:");
     Tool::new("fio").limit(LIMIT).args([
@@ -164,7 +163,7 @@ pub fn on_device(device: &Path, (ramp, window): (u32, u32)) -> Tool {
     ])
 }
 
-/// What fio calls itself, as `fio-3.39`.
+/// The version of fio, for example `fio-3.39`.
 pub fn version() -> Option<String> {
     Some(Tool::new("fio").arg("--version").run().ok()?.stdout.trim().to_owned())
 }
@@ -172,10 +171,10 @@ pub fn version() -> Option<String> {
 /// Runs fio.
 ///
 /// # Errors
-/// Without fio, when it fails, or reports nothing.
+/// If fio is missing, fails, or reports nothing.
 pub fn run(tool: &Tool) -> Result<Report> {
     let output = tool.run().context("the device cannot be measured")?;
-    // Warnings come before the JSON.
+    // Warnings precede the JSON.
     let json = output.stdout.find('{').map_or("", |begin| &output.stdout[begin..]);
     serde_json::from_str(json).with_context(|| format!("fio's report cannot be read: {}", tool.command_line()))
 }
@@ -185,7 +184,7 @@ impl Kind {
         [format!("--rw={}", self.rw), format!("--bs={}", self.block), format!("--iodepth={}", self.depth)]
     }
 
-    /// Whole bytes or operations per second, of which there is at least one.
+    /// Bytes or operations per second, at least 1.
     fn figure(self, report: &Report) -> Option<u64> {
         let job = report.jobs.first()?;
         let side = if self.rw.contains("read") { &job.read } else { &job.write };
@@ -200,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_side_and_the_unit_are_those_of_the_coefficient() {
+    fn each_coefficient_has_its_direction_and_unit() {
         let text = r#"{"jobs": [{"read": {"bw_bytes": 4096000, "iops": 1000.4, "x": 1}, "write": {"bw_bytes": 0, "iops": 0.2}}]}"#;
         let report: Report = serde_json::from_str(text).unwrap();
         let figures: Vec<Option<u64>> = KINDS.iter().map(|kind| kind.figure(&report)).collect();
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_calls_off_ends_it_before_fio_starts() {
+    fn a_cancelled_step_ends_before_fio_starts() {
         let dir = tempfile::tempdir().unwrap();
         let error = measure([dir.path(), dir.path()], 4096, &mut |_| anyhow::bail!("interrupted")).unwrap_err();
         assert_eq!(error.to_string(), "interrupted");

@@ -1,8 +1,8 @@
-//! A device's scheduler and io.cost lines while it is calibrated: switched off, and put back exactly.
+//! A device's scheduler and io.cost settings during calibration: disabled, and restored exactly.
 //!
-//! They are set here and not through the daemon, whose record of the device stays as it is: the policy that the operator
-//! chose (also `none`), or that nobody chose one. The previous settings are kept in a file until they are restored. The file is
-//! gone after a reboot, as is what it would undo: the daemon then enables the recorded policy.
+//! They are set here and not through the daemon, whose record of the device is unchanged: the policy that the operator selected (including
+//! `none`), or no policy. The previous settings are stored in a file until they are restored. A reboot removes the file and the settings
+//! that it would undo; the daemon then enables the recorded policy.
 
 use std::path::Path;
 
@@ -15,28 +15,28 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{block, iocost};
 use serde::{Deserialize, Serialize};
 
-use crate::cleanup::{forget, keep, kept};
+use crate::cleanup::{load_record, remove_record, store_record};
 
 /// Settings of a device.
 #[derive(Debug, Serialize, Deserialize)]
-struct Before {
+struct SavedSettings {
     device: String,
     dev: String,
     settings: QueueSettings,
 }
 
-/// Switches the controllers of a device off; its settings are kept in `file` first.
+/// Stores the settings of a device in `file`, and disables its controllers.
 ///
 /// # Errors
-/// When the file cannot be written, or the kernel refuses.
-pub(super) fn switch_off(roots: &Roots, file: &Path, device: &DeviceView) -> Result<()> {
+/// If the file cannot be written, or the kernel refuses.
+pub(super) fn disable(roots: &Roots, file: &Path, device: &DeviceView) -> Result<()> {
     let settings = QueueSettings {
         scheduler: device.scheduler.clone().unwrap_or_default(),
         cost_model: device.cost_model.clone(),
         cost_qos: device.cost_qos.clone(),
     };
     let is_bfq = settings.scheduler == "bfq";
-    keep(file, &Before { device: device.name.clone(), dev: device.dev.clone(), settings })?;
+    store_record(file, &SavedSettings { device: device.name.clone(), dev: device.dev.clone(), settings })?;
     let dev: DevNo = device.dev.parse().context("the device's number")?;
     iocost::disable(roots, dev).context("cannot switch io.cost off")?;
     if is_bfq {
@@ -47,25 +47,25 @@ pub(super) fn switch_off(roots: &Roots, file: &Path, device: &DeviceView) -> Res
     Ok(())
 }
 
-/// Restores the settings in `file`, and removes it. Does nothing when there is no such file; a device that is gone
-/// has taken its settings with it.
+/// Restores the settings in `file`, and removes it. Does nothing if the file does not exist; the settings of a removed device need not be
+/// restored.
 ///
 /// # Errors
-/// When the kernel refuses.
-pub(super) fn put_back(roots: &Roots, file: &Path) -> Result<()> {
-    let Some(before) = kept::<Before>(file)? else { return Ok(()) };
+/// If the kernel refuses.
+pub(super) fn restore(roots: &Roots, file: &Path) -> Result<()> {
+    let Some(before) = load_record::<SavedSettings>(file)? else { return Ok(()) };
     let dev: DevNo = before.dev.parse().context("the device's number")?;
     if block::name_of(roots, dev).is_ok_and(|name| name == before.device) {
         set(roots, dev, &before.settings)
             .with_context(|| format!("cannot put back the settings of {}", before.device))?;
     }
-    forget(file)
+    remove_record(file)
 }
 
-/// Applies settings, with io.cost off in between; an empty scheduler stays what it is.
+/// Applies settings, with io.cost disabled in between; an empty scheduler is left unchanged.
 ///
 /// # Errors
-/// When a line cannot be read, or the kernel refuses.
+/// If a line is malformed, or the kernel refuses.
 pub(super) fn set(roots: &Roots, dev: DevNo, settings: &QueueSettings) -> Result<()> {
     iocost::disable(roots, dev)?;
     if !settings.scheduler.is_empty() {

@@ -1,23 +1,22 @@
-//! What is tried, and which of it is chosen: io.cost's speed (vrate), its latency targets, and the weight of an operation
-//! against that of a byte.
+//! The candidates, and the choice among them: io.cost's speed (vrate), its latency targets, and the cost of an operation relative to a byte.
 //!
-//! Pure. The idea of measuring a latency-sensitive load beside a greedy one over a range of vrates is that of resctl-bench's
-//! `iocost-tune`: six homogeneous fio runs say little about what a mixture of loads may be let through.
+//! Pure. Measuring a latency-sensitive load next to a greedy one over a range of vrates is the method of resctl-bench's `iocost-tune`: six
+//! homogeneous fio runs say little about how much of a mixed load to admit.
 
 use std::time::Duration;
 
 use bulkhead_sys::iocost::{Ctrl, ModelLine, Percent, QosLine};
 
-/// Pinned vrates that are tried first, percent, until the device is saturated: fio measures one kind of I/O at a time, and a
-/// mixture may be far from it in both directions.
+/// Pinned vrates that are tried first, percent, until the device is saturated: fio measures one kind of I/O at a time, and a mixture can differ
+/// much in both directions.
 pub(super) const VRATES_PCT: [u32; 9] = [50, 65, 80, 100, 130, 170, 220, 290, 380];
-/// A candidate under which a write is in the device for so many times the least lets through more than the device does: what is
-/// too much waits in the device's queue, where nobody's share counts.
+/// A candidate is saturated if a write is in the device for this many times the minimum: it admits more than the device can do, and the excess
+/// waits in the device's queue, where shares have no effect.
 const SATURATED: f64 = 4.0;
-/// Part of what is fair that the greedy load has to keep: isolation is not to be paid with throughput.
+/// Minimum throughput of the greedy load, as a fraction of the fair one: isolation must not cost throughput.
 const KEPT_MIN: f64 = 0.95;
-/// How much longer a latency may be for the sake of a range: under a pinned vrate, a load that the model takes for cheaper than
-/// it is fills the device's queue, and nothing slows it down.
+/// Factor of latency that a range of vrates is worth: under a pinned vrate, a load whose cost the model underestimates fills the device's
+/// queue, and nothing throttles it.
 const RANGE_WORTH: f64 = 1.25;
 
 /// Parameters of io.cost to try.
@@ -34,7 +33,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// One speed, whatever the latency.
+    /// One speed, independent of latency.
     pub(super) fn pinned(vrate_pct: u32) -> Self {
         Self { iops_pct: 100, min_pct: vrate_pct, max_pct: vrate_pct, latency_us: 100_000 }
     }
@@ -86,7 +85,7 @@ impl std::fmt::Display for Candidate {
     }
 }
 
-/// What a candidate did.
+/// The measurements of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Trial {
     pub(super) candidate: Candidate,
@@ -100,7 +99,7 @@ pub(super) struct Trial {
     pub(super) device_ms: f64,
 }
 
-/// Whether a trial let the device's queue fill up, judged by the shortest time of all in the device.
+/// Whether a trial filled the device's queue, relative to the shortest time in the device of all trials.
 pub(super) fn is_saturated(trial: &Trial, all: &[Trial]) -> bool {
     let least_ms = all.iter().map(|trial| trial.device_ms).fold(f64::INFINITY, f64::min);
     trial.device_ms > SATURATED * least_ms
@@ -109,13 +108,12 @@ pub(super) fn is_saturated(trial: &Trial, all: &[Trial]) -> bool {
 /// Number of [`around`]'s candidates.
 pub(super) const N_AROUND: usize = 5;
 
-/// Candidates around the fastest pinned one that does not saturate the device: ranges of vrate, which the kernel moves in
-/// by the latency that it sees, so that loads that the model misjudges are not held at a speed that was found with others;
-/// and dearer operations against bytes.
+/// Candidates around the fastest pinned one that does not saturate the device: ranges of vrate, within which the kernel adapts to the observed
+/// latency, so that misjudged loads are not limited to a speed found with other loads; and a higher cost of operations relative to bytes.
 pub(super) fn around(fastest: &Trial) -> [Candidate; N_AROUND] {
     let center = fastest.candidate;
     let scaled = |pct: u32, by: u32| (pct * by / 100).max(1);
-    // In multiples of the latency that the device has at this speed.
+    // In multiples of the device's latency at this speed.
     let device = Duration::try_from_secs_f64(fastest.device_ms / 1000.0).unwrap_or_default();
     let target = |times: u32| u64::try_from((device * times).as_micros()).unwrap_or(u64::MAX).clamp(500, 1_000_000);
     let range = |low: u32, high: u32, times: u32| Candidate {
@@ -133,8 +131,8 @@ pub(super) fn around(fastest: &Trial) -> [Candidate; N_AROUND] {
     ]
 }
 
-/// The best trial, of those that do not saturate the device: the least latency among those that keep enough of what is fair, or
-/// a range of vrates whose latency is not much more; when none keeps enough, the one that keeps most. `None` of nothing.
+/// The best of the trials that do not saturate the device: the lowest latency among those with enough throughput, or a range of vrates with a
+/// latency not much higher; if none has enough, the one with the highest throughput. `None` without trials.
 pub(super) fn choose(trials: &[Trial], fair_bytes_per_s: f64) -> Option<Trial> {
     let calm: Vec<&Trial> = trials.iter().filter(|trial| !is_saturated(trial, trials)).collect();
     let enough: Vec<&Trial> =
@@ -175,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_are_lines_that_the_kernel_takes() {
+    fn candidates_are_valid_lines() {
         let measured =
             ModelLine { ctrl: Ctrl::User, rbps: 30, rseqiops: 9, rrandiops: 1, wbps: 20, wseqiops: 8, wrandiops: 2 };
         for candidate in around(&trial(Candidate::pinned(220), 10.0, 1.0)) {

@@ -1,4 +1,5 @@
-//! `bulkhead device calibrate --verify`: what the stored calibration does, by the experiment `fsync-probe` beside its three neighbours.
+//! `bulkhead device calibrate --verify`: measures the effect of the stored calibration with the experiment `fsync-probe`, next to its three
+//! neighbours.
 
 use anyhow::{Context, Result};
 use bulkhead_api::client::Client;
@@ -16,8 +17,7 @@ use crate::report::figure as f;
 use crate::report::words;
 use crate::result::Cell;
 
-/// Enables a calibration and measures on scratch volumes; takes three minutes. Everything that was created is removed, and the previous
-/// settings are restored.
+/// Enables a calibration and measures on scratch volumes; takes three minutes. The set-up is removed, and the previous settings are restored.
 ///
 /// # Errors
 /// As [`super::run`].
@@ -51,7 +51,7 @@ fn measure(
     for (index, (neighbour, kind)) in NEIGHBOURS.into_iter().enumerate() {
         starter.cancel.check()?;
         on_step(Event::Step(index + 1, NEIGHBOURS.len() + 1, &format!("beside {}", words::neighbour(neighbour))));
-        // Again each time, so that debts and vrate of the neighbour before do not reach into this one.
+        // Enabled again each time, so that debts and vrate of the previous neighbour do not affect this one.
         queue::set(&scratch.roots, scratch.dev, &settings).context("cannot enable the calibration")?;
         let round = beside(&starter, &scratch.pair, &scratch.places, scratch.volume, kind, false)?;
         let cell = Cell {

@@ -1,8 +1,8 @@
-//! `dbms-consolidation`: a database with 70 % beside the paper's neighbours with 30 % (Mardan & Kono 2021, figures 7-10, table 1).
+//! `dbms-consolidation`: a database with 70 % next to the paper's neighbours with 30 % (Mardan & Kono 2021, figures 7-10, table 1).
 //!
-//! One data directory for each layout, filled once; the server is restarted for each round of a cell, so that no cell inherits
-//! the other's buffer pool. Alone, the database is measured without CPU weights too: what they are worth to it. Full form: 22 cells
-//! x 3 rounds, about 45 s each and 40 s more with shares held, an hour with set-up; short form: only the neighbours `none` and
+//! One data directory for each layout, filled once; the server is restarted for each round of a cell, so that no cell inherits the buffer pool
+//! of another. Alone, the database is also measured without CPU weights, which shows their effect. Full form: 22 cells x 3 rounds, about
+//! 45 s each and 40 s more with enforced shares, an hour with set-up; short form: only the neighbours `none` and
 //! `high-fsync`, 12 cells of about 35 s or 75 s, 10 minutes.
 
 use std::collections::HashSet;
@@ -16,8 +16,8 @@ use bulkhead_engine::observe::Observatory;
 use bulkhead_sys::fsync_trace::{FsyncCall, FsyncTrace};
 use bulkhead_sys::roots::Roots;
 
-use super::held::{Holding, SETTLE, Standings, while_held};
-use super::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, product, put};
+use super::hold::{HoldParams, SETTLE, Standings, with_hold};
+use super::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, product, set_figure};
 use crate::cgroup_run::{Load, Starter, wait_until};
 use crate::layout::{Bench, Controller, Layout};
 use crate::load::{LoadArgs, LoadKind, LoadResult};
@@ -27,7 +27,7 @@ use crate::report::figure as f;
 use crate::result::{Experiment, Round, spread};
 use crate::sample::Activity;
 
-/// Its row of the table.
+/// Its entry in the table of experiments.
 pub const METHOD: Method = Method {
     name: "dbms-consolidation",
     what: "a database with a share of 70 % beside writers with more and fewer fsyncs",
@@ -53,30 +53,30 @@ const ALONE: [(Layout, Controller); 2] =
     [(Layout::OwnAccountedWithoutCpu, Controller::Bfq), (Layout::OwnAccountedWithoutCpu, Controller::Iocost)];
 const SHARES: (u32, u32) = (700, 300);
 const NEIGHBOURS: [&str; 4] = ["none", "no-fsync", "low-fsync", "high-fsync"];
-/// Few, so that an emulated CPU does not become the limit.
+/// Few clients, so that an emulated CPU does not become the bottleneck.
 const CLIENTS: u32 = 4;
 
 /// Warm-up and window in seconds.
 const FULL: (u32, u32) = (5, 20);
 const QUICK: (u32, u32) = (4, 10);
-/// Starting and ending the server and the loads, on an emulated machine.
+/// Time for starting and ending the server and the loads, on an emulated machine.
 const BETWEEN_SECONDS: f64 = 21.0;
 
 fn times(quick: bool) -> (u32, u32) {
     if quick { QUICK } else { FULL }
 }
 
-/// All cells; of the short form those of two neighbours, unless the options name some.
+/// All cells; in the short form, those with two neighbours unless the options select others.
 fn cells(options: &Options) -> Vec<Plan> {
     let few = options.quick && options.neighbours.is_empty();
     let neighbours: &[&str] = if few { &["none", "high-fsync"] } else { &NEIGHBOURS };
-    // With shares held: under io.cost beside every neighbour, under BFQ beside the one that calls fsync most.
+    // With enforced shares: under io.cost next to every neighbour, under BFQ next to the one with the most fsyncs.
     let held = neighbours.iter().skip(1).map(|neighbour| Plan::held(Controller::Iocost, neighbour));
     let held = held.chain([Plan::held(Controller::Bfq, "high-fsync")]);
     [product(&CONFIGS, neighbours), product(&ALONE, &["none"]), held.collect()].concat()
 }
 
-/// One round of a cell, on average.
+/// Average duration of one round of a cell.
 fn seconds(options: &Options) -> f64 {
     let (warm_up, window) = times(options.quick);
     let cells = chosen(&cells(options), options);
@@ -114,9 +114,9 @@ fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {
     frame.observed_rounds(&plans, |frame, observatory, plan| round(frame, bench, observatory, plan, (warm_up, window)))
 }
 
-/// What was seen of the database and its neighbour.
+/// Observations of the database and its neighbour.
 struct Seen {
-    /// One a second from the begin of the warm-up.
+    /// One per second from the start of the warm-up.
     intervals: Vec<Interval>,
     /// The server's, in the window.
     calls: Vec<FsyncCall>,
@@ -151,9 +151,9 @@ fn round(
     let seen = match plan.hold {
         None => work(None)?,
         Some(mode) => {
-            // Of the device's time: by bytes, what a database writes in small pieces would hold a stream to as little.
-            let holding = Holding { shares: SHARES, unit: Unit::Time, mode, fsync_p99: None };
-            while_held(bench, observatory, holding, &mut round, |standings| work(Some(standings)))?
+            // Shares of device time: by bytes, the small writes of a database would limit a stream to as few.
+            let holding = HoldParams { shares: SHARES, unit: Unit::Time, mode, fsync_p99: None };
+            with_hold(bench, observatory, holding, &mut round, |standings| work(Some(standings)))?
         }
     };
     server.stop()?;
@@ -162,8 +162,8 @@ fn round(
     Ok(round)
 }
 
-/// The clients, and the neighbour if there is one, at the same time. The database's file system is on `dev`; standings are kept at both
-/// ends of the window.
+/// Runs the clients and the neighbour, if any, at the same time. The database's file system is on `dev`; standings are sampled at both ends of
+/// the window.
 fn beside(
     starter: &Starter,
     pair: &Pair,
@@ -179,7 +179,7 @@ fn beside(
     if let Some(load) = &neighbour {
         load.await_prepared()?;
     }
-    // Two seconds more, so that the report of the window's last second is complete.
+    // Two more seconds, so that the report of the window's last second is complete.
     let mut clients = server.clients(CLIENTS, warm_up + window + 2)?;
     clients.await_start(cancel)?;
     let start = Instant::now();
@@ -217,13 +217,13 @@ fn figures(round: &mut Round, seen: Seen, seconds: RangeInclusive<u32>) -> Resul
         anyhow::bail!("sysbench reported nothing in the window");
     }
     let n = counted.len() as f64;
-    put(round, f::INSERTS_PER_S, counted.iter().map(|i| i.inserts_per_s).sum::<f64>() / n);
-    put(round, "latency_p95_ms", spread(counted.iter().map(|i| i.p95_ms)).context("no latency")?.median);
+    set_figure(round, f::INSERTS_PER_S, counted.iter().map(|i| i.inserts_per_s).sum::<f64>() / n);
+    set_figure(round, "latency_p95_ms", spread(counted.iter().map(|i| i.p95_ms)).context("no latency")?.median);
     fsyncs(round, &calls, activity.seconds);
     if let Some(load) = &neighbour {
-        put(round, f::NEIGHBOUR_BYTES_PER_S, activity.per_s(activity.b_payload_bytes));
-        put(round, f::NEIGHBOUR_OPS_PER_S, load.tally.ops as f64 / load.seconds);
-        put(round, "neighbour_fsync_mean_ms", load.tally.fsync_ms.mean());
+        set_figure(round, f::NEIGHBOUR_BYTES_PER_S, activity.per_s(activity.b_payload_bytes));
+        set_figure(round, f::NEIGHBOUR_OPS_PER_S, load.tally.ops as f64 / load.seconds);
+        set_figure(round, "neighbour_fsync_mean_ms", load.tally.fsync_ms.mean());
     }
     shares(round, &activity);
     Ok(())
@@ -234,22 +234,22 @@ fn fsyncs(round: &mut Round, calls: &[FsyncCall], window_seconds: f64) {
         let some: Vec<f64> = calls.iter().filter(of).map(|call| call.ms).collect();
         (!some.is_empty()).then(|| some.iter().sum::<f64>() / some.len() as f64)
     };
-    put(round, f::FSYNC_MEAN_MS, mean(&|_| true));
-    put(round, "fsync_full_mean_ms", mean(&|call| !call.datasync));
-    put(round, "fsync_data_mean_ms", mean(&|call| call.datasync));
-    put(round, "fsyncs_per_s", calls.len() as f64 / window_seconds);
+    set_figure(round, f::FSYNC_MEAN_MS, mean(&|_| true));
+    set_figure(round, "fsync_full_mean_ms", mean(&|call| !call.datasync));
+    set_figure(round, "fsync_data_mean_ms", mean(&|call| call.datasync));
+    set_figure(round, "fsyncs_per_s", calls.len() as f64 / window_seconds);
     round.series.insert("fsync_ms".to_owned(), calls.iter().map(|call| (call.ms * 1e3).round() / 1e3).collect());
 }
 
-/// Who got which part of the device's bytes.
+/// Adds the tenants' shares of the device's bytes.
 pub fn shares(round: &mut Round, activity: &Activity) {
-    put(round, f::SHARE_A_PCT, activity.pct_of_device(activity.a_bytes()));
-    put(round, f::SHARE_B_PCT, activity.pct_of_device(activity.b_bytes()));
-    put(round, "share_a_journal_pct", activity.pct_of_device(activity.a_journal_bytes));
-    put(round, "share_b_journal_pct", activity.pct_of_device(activity.b_journal_bytes));
-    put(round, "share_root_pct", activity.pct_of_device(activity.root_bytes));
-    put(round, f::DEVICE_BUSY_PCT, activity.device_busy_pct);
-    put(round, "device_bytes_per_s", activity.per_s(activity.device_bytes));
+    set_figure(round, f::SHARE_A_PCT, activity.pct_of_device(activity.a_bytes()));
+    set_figure(round, f::SHARE_B_PCT, activity.pct_of_device(activity.b_bytes()));
+    set_figure(round, "share_a_journal_pct", activity.pct_of_device(activity.a_journal_bytes));
+    set_figure(round, "share_b_journal_pct", activity.pct_of_device(activity.b_journal_bytes));
+    set_figure(round, "share_root_pct", activity.pct_of_device(activity.root_bytes));
+    set_figure(round, f::DEVICE_BUSY_PCT, activity.device_busy_pct);
+    set_figure(round, "device_bytes_per_s", activity.per_s(activity.device_bytes));
 }
 
 #[cfg(test)]
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cpu_weights_are_worth_is_measured_without_a_neighbour() {
+    fn the_effect_of_cpu_weights_is_measured_without_a_neighbour() {
         for quick in [false, true] {
             let options = Options { quick, ..Options::new(crate::layout::Target::Directory("/".into())) };
             let all: Vec<String> = cells(&options).into_iter().map(Plan::id).collect();

@@ -1,8 +1,8 @@
-//! `fsync-probe`: what a small fsync costs beside a noisy neighbour.
+//! `fsync-probe`: the latency of a small fsync next to a noisy neighbour.
 //!
-//! A round of a cell, all in the same mount: A's probe alone, the neighbour alone, both. The buffered writers need a long
-//! warm-up: until the page cache holds as much dirty data as it may, 0.5 GB of the lab's 3, the disk is not their limit. In three cells
-//! equal shares are enforced and A's fsyncs have an upper limit, which takes a warm-up of 75 s. Full form: 24 cells x 3 rounds,
+//! A round of a cell, all in the same mount: A's probe alone, the neighbour alone, both. The buffered writers need a long warm-up: until the page
+//! cache has reached its limit of dirty data, 0.5 GB of the lab's 3 GB, the disk is not their bottleneck. In three cells, equal shares are enforced
+//! and A's fsyncs have a latency limit, which takes a warm-up of 75 s. Full form: 24 cells x 3 rounds,
 //! 70 minutes for a disk on the guest's clock; short form: 6 cells, one round, 4 minutes.
 
 use std::time::Duration;
@@ -12,16 +12,16 @@ use bulkhead_core::model::Unit;
 use bulkhead_core::units::Bytes;
 use bulkhead_engine::observe::Observatory;
 
-use super::held::{Holding, Standings, while_held};
-use super::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, product, put};
+use super::hold::{HoldParams, Standings, with_hold};
+use super::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, product, set_figure};
 use crate::cgroup_run::Starter;
-use crate::layout::{Bench, Controller, Layout, Places};
+use crate::layout::{Bench, Controller, Layout, TenantDirs};
 use crate::load::{LoadArgs, LoadKind};
 use crate::pair::{Measured, Pair, measure, measure_with};
 use crate::report::figure as f;
 use crate::result::{Experiment, Round};
 
-/// Its row of the table.
+/// Its entry in the table of experiments.
 pub const METHOD: Method = Method {
     name: "fsync-probe",
     what: "a small fsync beside a noisy neighbour",
@@ -40,7 +40,7 @@ const ABOUT: &str = "Tenant A appends 4 KiB and calls fsync every 100 ms; tenant
 pub const NEIGHBOURS: [(&str, LoadKind); 3] =
     [("streams", LoadKind::Streams), ("fsyncs", LoadKind::Fsyncs), ("storm", LoadKind::Storm)];
 
-/// What is compared.
+/// The compared configurations.
 const CONFIGS: [(Layout, Controller); 7] = [
     (Layout::Shared, Controller::None),
     (Layout::Shared, Controller::Bfq),
@@ -51,15 +51,15 @@ const CONFIGS: [(Layout, Controller); 7] = [
     (Layout::OwnAccounted, Controller::Iocost),
 ];
 
-/// What the short form compares when no configurations are named: it has to end on two disks within 10 minutes.
+/// The configurations of the short form, unless options select others: it has to finish on two disks within 10 minutes.
 const QUICK_CONFIGS: [(Layout, Controller); 2] =
     [(Layout::Shared, Controller::None), (Layout::OwnAccounted, Controller::Iocost)];
 
 /// The shares of A and B.
 const SHARES: (u32, u32) = (100, 100);
-/// What A is promised: that 99 % of its fsyncs take at most so many times what they take alone, which is the target's limit.
+/// A's latency limit: the 99th percentile of its fsyncs, as a multiple of that alone. This is also the limit of the target.
 const PROMISE: f64 = 2.0;
-/// How long a promise is enforced before a window, s: a step every 10 s, and some of them until the neighbour is where it belongs.
+/// How long the limit is enforced before a window, s: there is a step every 10 s, and several until the neighbour is throttled enough.
 const SETTLE: f64 = 75.0;
 
 /// Warm-up and window of the three parts of a round.
@@ -70,7 +70,7 @@ struct Times {
     loaded: (f64, f64),
 }
 
-/// Starting and ending the loads of one round, on an emulated machine.
+/// Time for starting and ending the loads of one round, on an emulated machine.
 const BETWEEN_SECONDS: f64 = 5.0;
 
 fn times(kind: LoadKind, quick: bool) -> Times {
@@ -91,7 +91,7 @@ pub(crate) fn cells(options: &Options) -> Vec<Plan> {
     free.into_iter().chain(held.filter(|_| !is_short)).collect()
 }
 
-/// One round of a cell, on average over the neighbours.
+/// Average duration of one round of a cell, over the neighbours.
 fn seconds(options: &Options) -> f64 {
     let (quick, plans) = (options.quick, chosen(&cells(options), options));
     let n_held = plans.iter().filter(|plan| plan.hold.is_some()).count() as f64;
@@ -129,20 +129,20 @@ fn round(frame: &mut Frame<'_, '_>, bench: &Bench, observatory: &Observatory, pl
     let p99_ms =
         idle.a.as_ref().and_then(|probe| probe.tally.fsync_ms.percentile(99.0)).context("A alone called no fsync")?;
     let promised = Duration::from_secs_f64(PROMISE * p99_ms / 1000.0);
-    let holding = Holding { shares: SHARES, unit: Unit::Time, mode, fsync_p99: Some(promised) };
+    let holding = HoldParams { shares: SHARES, unit: Unit::Time, mode, fsync_p99: Some(promised) };
     let mut held = Round::default();
-    let loaded = while_held(bench, observatory, holding, &mut held, |standings| windows.loaded(Some(standings)))?;
+    let loaded = with_hold(bench, observatory, holding, &mut held, |standings| windows.loaded(Some(standings)))?;
     let mut round = figures(kind, &idle, &alone, &loaded);
     round.figures.append(&mut held.figures);
-    put(&mut round, "fsync_promised_p99_ms", PROMISE * p99_ms);
+    set_figure(&mut round, "fsync_promised_p99_ms", PROMISE * p99_ms);
     Ok(round)
 }
 
-/// A's probe alone, the neighbour alone, and both.
+/// Measures A's probe alone, the neighbour alone, and both.
 pub fn beside(
     starter: &Starter,
     pair: &Pair,
-    places: &Places,
+    places: &TenantDirs,
     volume: Bytes,
     kind: LoadKind,
     quick: bool,
@@ -151,7 +151,7 @@ pub fn beside(
     Ok(figures(kind, &windows.idle()?, &windows.alone()?, &windows.loaded(None)?))
 }
 
-/// What is measured one after the other.
+/// The windows that are measured one after the other.
 struct Windows<'a> {
     starter: &'a Starter,
     pair: &'a Pair,
@@ -161,7 +161,14 @@ struct Windows<'a> {
 }
 
 impl<'a> Windows<'a> {
-    fn new(starter: &'a Starter, pair: &'a Pair, places: &Places, volume: Bytes, kind: LoadKind, quick: bool) -> Self {
+    fn new(
+        starter: &'a Starter,
+        pair: &'a Pair,
+        places: &TenantDirs,
+        volume: Bytes,
+        kind: LoadKind,
+        quick: bool,
+    ) -> Self {
         let probe = LoadArgs::new(LoadKind::Probe, &places.a, 0.0);
         let mut neighbour = LoadArgs::new(kind, &places.b, 0.0);
         if kind == LoadKind::Streams {
@@ -178,7 +185,7 @@ impl<'a> Windows<'a> {
         measure(self.starter, self.pair, None, Some(&self.neighbour), self.times.alone)
     }
 
-    /// Both; while shares are enforced when there are standings to keep.
+    /// Measures both; with standings, while shares are enforced.
     fn loaded(&self, standings: Option<&Standings<'_>>) -> Result<Measured> {
         let (warm_up, window) = self.times.loaded;
         let warm_up = if standings.is_some() { SETTLE } else { warm_up };
@@ -192,14 +199,18 @@ fn figures(kind: LoadKind, idle: &Measured, alone: &Measured, loaded: &Measured)
     let mut round = Round::default();
     for (when, measured) in [("idle", idle), ("loaded", loaded)] {
         let Some(probe) = &measured.a else { continue };
-        put(&mut round, &format!("fsync_{when}_mean_ms"), probe.tally.fsync_ms.mean());
-        put(&mut round, &format!("fsync_{when}_p50_ms"), probe.tally.fsync_ms.percentile(50.0));
-        put(&mut round, &format!("fsync_{when}_p99_ms"), probe.tally.fsync_ms.percentile(99.0));
-        put(&mut round, &format!("fsync_{when}_max_ms"), probe.tally.fsync_ms.max());
-        put(&mut round, &format!("since_scheduled_{when}_mean_ms"), probe.tally.since_scheduled_ms.mean());
-        put(&mut round, &format!("since_scheduled_{when}_p99_ms"), probe.tally.since_scheduled_ms.percentile(99.0));
-        put(&mut round, &format!("fsyncs_{when}_total"), probe.tally.fsync_ms.n() as f64);
-        put(&mut round, &format!("missed_{when}_total"), probe.tally.missed_ops as f64);
+        set_figure(&mut round, &format!("fsync_{when}_mean_ms"), probe.tally.fsync_ms.mean());
+        set_figure(&mut round, &format!("fsync_{when}_p50_ms"), probe.tally.fsync_ms.percentile(50.0));
+        set_figure(&mut round, &format!("fsync_{when}_p99_ms"), probe.tally.fsync_ms.percentile(99.0));
+        set_figure(&mut round, &format!("fsync_{when}_max_ms"), probe.tally.fsync_ms.max());
+        set_figure(&mut round, &format!("since_scheduled_{when}_mean_ms"), probe.tally.since_scheduled_ms.mean());
+        set_figure(
+            &mut round,
+            &format!("since_scheduled_{when}_p99_ms"),
+            probe.tally.since_scheduled_ms.percentile(99.0),
+        );
+        set_figure(&mut round, &format!("fsyncs_{when}_total"), probe.tally.fsync_ms.n() as f64);
+        set_figure(&mut round, &format!("missed_{when}_total"), probe.tally.missed_ops as f64);
         round.series.insert(format!("fsync_{when}_ms"), probe.tally.fsync_ms.values().to_vec());
     }
     for (bytes, ops, measured) in [
@@ -208,30 +219,30 @@ fn figures(kind: LoadKind, idle: &Measured, alone: &Measured, loaded: &Measured)
     ] {
         let Some(load) = &measured.b else { continue };
         let durable = match kind {
-            // Counted when the device has done it: what is charged when it is issued may still wait in the queue.
+            // Counted on completion: bytes charged on submission may still wait in the queue.
             LoadKind::Streams => Some(
                 measured.activity.per_s(measured.activity.device_bytes.saturating_sub(measured.activity.a_bytes())),
             ),
-            // A storm is counted in files: what of them reaches the device depends on how soon they are removed again.
+            // A storm is counted in files: how many bytes reach the device depends on how soon the files are removed.
             LoadKind::Storm => None,
             _ => Some(load.tally.synced_bytes as f64 / load.seconds),
         };
-        put(&mut round, bytes, durable);
+        set_figure(&mut round, bytes, durable);
         if kind != LoadKind::Streams {
-            put(&mut round, ops, load.tally.ops as f64 / load.seconds);
+            set_figure(&mut round, ops, load.tally.ops as f64 / load.seconds);
         }
     }
-    put(&mut round, f::A_DEVICE_SHARE, idle.activity.device_busy_pct / 100.0);
-    put(&mut round, "device_busy_idle_pct", idle.activity.device_busy_pct);
-    put(&mut round, "device_busy_alone_pct", alone.activity.device_busy_pct);
-    put(&mut round, f::DEVICE_BUSY_PCT, loaded.activity.device_busy_pct);
+    set_figure(&mut round, f::A_DEVICE_SHARE, idle.activity.device_busy_pct / 100.0);
+    set_figure(&mut round, "device_busy_idle_pct", idle.activity.device_busy_pct);
+    set_figure(&mut round, "device_busy_alone_pct", alone.activity.device_busy_pct);
+    set_figure(&mut round, f::DEVICE_BUSY_PCT, loaded.activity.device_busy_pct);
     let activity = &loaded.activity;
-    put(&mut round, "device_bytes_per_s", activity.per_s(activity.device_bytes));
-    put(&mut round, "device_alone_bytes_per_s", alone.activity.per_s(alone.activity.device_bytes));
-    put(&mut round, "a_payload_bytes_per_s", activity.per_s(activity.a_payload_bytes));
-    put(&mut round, "b_payload_bytes_per_s", activity.per_s(activity.b_payload_bytes));
-    put(&mut round, "journal_bytes_in_slice", (activity.a_journal_bytes + activity.b_journal_bytes) as f64);
-    put(&mut round, "root_bytes", activity.root_bytes as f64);
+    set_figure(&mut round, "device_bytes_per_s", activity.per_s(activity.device_bytes));
+    set_figure(&mut round, "device_alone_bytes_per_s", alone.activity.per_s(alone.activity.device_bytes));
+    set_figure(&mut round, "a_payload_bytes_per_s", activity.per_s(activity.a_payload_bytes));
+    set_figure(&mut round, "b_payload_bytes_per_s", activity.per_s(activity.b_payload_bytes));
+    set_figure(&mut round, "journal_bytes_in_slice", (activity.a_journal_bytes + activity.b_journal_bytes) as f64);
+    set_figure(&mut round, "root_bytes", activity.root_bytes as f64);
     round
 }
 

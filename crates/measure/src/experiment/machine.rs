@@ -1,4 +1,4 @@
-//! Where an experiment ran: machine, programs and disk, for the head of its result.
+//! The machine, programs and disk that an experiment ran on, for the head of its result.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,11 +11,11 @@ use bulkhead_sys::tool::{Tool, find_program};
 
 use crate::result::{Disk, Machine};
 
-/// Programs whose version belongs to a result, with the argument that makes them say it.
+/// Programs whose version is part of a result, with the argument that prints it.
 const PROGRAMS: [(&str, &str); 4] =
     [("mkfs.ext4", "-V"), ("mariadbd", "--version"), ("sysbench", "--version"), ("lvm", "version")];
 
-/// What is simulated of the machine that an experiment runs on, which it cannot find out itself. Empty on a real one.
+/// The simulated parts of the machine that an experiment runs on, which it cannot detect itself. Empty on a real machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct Simulated {
     /// Description of the simulated disk
@@ -29,7 +29,7 @@ pub struct Simulated {
     pub clock: String,
 }
 
-/// The machine that this runs on.
+/// Describes this machine.
 pub fn machine(simulated: &Simulated) -> Machine {
     let system = rustix::system::uname();
     let memory = text("/proc/meminfo");
@@ -54,7 +54,7 @@ pub fn machine(simulated: &Simulated) -> Machine {
     }
 }
 
-/// The physical device: what it calls itself, and its queue as found.
+/// Describes the physical device: its model, and the settings of its queue.
 pub fn disk(device: &str, dev: DevNo, simulated: &Simulated) -> Disk {
     let base = format!("/sys/block/{device}");
     let serial = text(&format!("{base}/serial"));
@@ -82,7 +82,7 @@ pub fn disk(device: &str, dev: DevNo, simulated: &Simulated) -> Disk {
 fn virtualisation() -> String {
     let said = Tool::new("systemd-detect-virt").ok_codes(&[0, 1]).run();
     match said.as_ref().map(|said| said.stdout.trim()) {
-        // systemd's word for QEMU without KVM.
+        // systemd's name for QEMU without KVM.
         Ok("qemu") => "tcg".to_owned(),
         Ok("") | Err(_) => "unknown".to_owned(),
         Ok(word) => word.to_owned(),
@@ -93,7 +93,7 @@ fn first_line(text: &str) -> Option<&str> {
     text.lines().find(|line| !line.trim().is_empty())
 }
 
-/// A small file of `/proc` or `/sys`; empty when it cannot be read.
+/// Reads a small file of `/proc` or `/sys`; empty if that fails.
 fn text(path: &str) -> String {
     read_limited(Path::new(path), Bytes(1 << 16))
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())

@@ -1,4 +1,4 @@
-//! Waiting for a moment. A timerfd, because a load has nothing else to wait for.
+//! Waiting until a moment, with a timerfd.
 
 use std::time::Instant;
 
@@ -17,16 +17,16 @@ impl Timer {
     /// A timer on the monotonic clock.
     ///
     /// # Errors
-    /// When the kernel gives none.
+    /// If the kernel provides none.
     pub fn new() -> Result<Self> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).context("cannot make a timer")?;
         Ok(Self { fd })
     }
 
-    /// Returns at `moment`, or at once when it has passed.
+    /// Returns at `moment`, or at once if it has passed.
     ///
     /// # Errors
-    /// When the kernel refuses the timer.
+    /// If the kernel refuses the timer.
     pub fn wait_until(&self, moment: Instant) -> Result<()> {
         let left = moment.saturating_duration_since(Instant::now());
         if left.is_zero() {

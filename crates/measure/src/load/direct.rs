@@ -1,7 +1,7 @@
-//! `random-sync`, `sequential-direct` and `sequential-read`: what a volume costs, without a page cache in between.
+//! `random-sync`, `sequential-direct` and `sequential-read`: the overhead of a volume, without the page cache.
 //!
-//! With `O_DIRECT` over blocks that were written before, from one thread: 4 KiB written at random places, each followed by
-//! fdatasync, also from several threads; 128 KiB after 128 KiB written, or read. On a file in a directory, or on a block device (`--on`), whose data is lost.
+//! With `O_DIRECT`, to blocks that have been written before: random 4 KiB writes, each followed by fdatasync, from one or more threads;
+//! sequential 128 KiB writes or reads from one thread. On a file in a directory, or on a block device (`--on`), whose data is lost.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -123,7 +123,7 @@ impl Load for Direct {
 
     fn clean_up(&self) {
         if self.is_ours {
-            // A file that cannot be removed goes with the volume.
+            // If this fails, the file is removed with the volume.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -1,4 +1,4 @@
-//! A file for each worker thread: what most loads write to.
+//! A file for each worker thread, which most loads write to.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,7 +15,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Makes them, empty and synced: `threads` of them unless the arguments name a number.
+    /// Creates them, empty and synced: `threads` files, unless the arguments have a number.
     pub(super) fn create(args: &LoadArgs, prefix: &str, threads: usize) -> Result<Self> {
         let n_files = args.threads.unwrap_or(threads);
         let paths: Vec<PathBuf> = (0..n_files).map(|index| args.dir.join(format!("{prefix}-{index}"))).collect();
@@ -41,11 +41,11 @@ impl Files {
         OpenOptions::new().write(true).open(path).with_context(|| format!("cannot open {}", path.display()))
     }
 
-    /// Drops the dirty pages that are not on their way yet: writing them would take long, and disturb the next measurement.
+    /// Drops dirty pages that are not under writeback yet: writing them would take long and disturb the next measurement.
     pub(super) fn truncate(&self) {
         std::thread::scope(|scope| {
             for path in &self.paths {
-                // The measurement is over; when this fails the pages are written for nothing.
+                // The measurement is over; if this fails, the pages are written in vain.
                 scope.spawn(move || OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0)));
             }
         });
@@ -53,13 +53,13 @@ impl Files {
 
     pub(super) fn remove(&self) {
         for path in &self.paths {
-            // A file that cannot be removed goes with the volume.
+            // If this fails, the file is removed with the volume.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Syncs, and counts how long that took when it began in the window; whether it ended in it.
+/// Syncs, and counts its duration if it began in the window. Returns whether it ended in the window.
 pub(super) fn timed_sync(file: &File, window: &Window, tally: &mut Tally) -> io::Result<bool> {
     let begin = Instant::now();
     file.sync_all()?;

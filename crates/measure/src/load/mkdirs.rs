@@ -1,6 +1,6 @@
-//! `mkdirs`: directories made at a rate, as in Tobimatsu et al.: journal I/O, and next to nothing else.
+//! `mkdirs`: creates directories at a fixed rate, as in Tobimatsu et al.: almost pure journal I/O.
 //!
-//! 20 directories each 10 ms, 500 in a parent. When they cannot be made as fast, as many as can be.
+//! 20 directories every 10 ms, 500 per parent; fewer if the file system is slower.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ use anyhow::{Context, Result};
 
 use super::{Load, LoadArgs, Tally, Timer, Window};
 
-/// Directories in a batch.
+/// Directories per batch.
 const BATCH: u64 = 20;
-/// Batches in a parent.
+/// Batches per parent.
 const IN_PARENT: u64 = 25;
-/// Threads that remove them in the end.
+/// Threads that remove them at the end.
 const REMOVERS: usize = 4;
 /// Time between two batches.
 const INTERVAL: Duration = Duration::from_millis(10);
@@ -60,7 +60,7 @@ impl Load for Mkdirs {
                 }
             }
             due += self.interval;
-            // What was not made in time is not made up for.
+            // Missed batches are not caught up.
             let now = Instant::now();
             while due + self.interval < now {
                 due += self.interval;
@@ -71,7 +71,7 @@ impl Load for Mkdirs {
     }
 
     fn clean_up(&self) {
-        // What cannot be removed goes with the volume.
+        // If this fails, they are removed with the volume.
         let parents: Vec<PathBuf> = fs::read_dir(&self.dir)
             .map(|entries| entries.filter_map(|entry| Some(entry.ok()?.path())).collect())
             .unwrap_or_default();

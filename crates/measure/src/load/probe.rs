@@ -1,7 +1,7 @@
-//! `probe`: a small append + fsync on a fixed schedule, the way a database's log or a queue sees the disk.
+//! `probe`: a small append + fsync on a fixed schedule, like the log of a database or a queue.
 //!
-//! The schedule is open loop: an operation that is late does not push the next ones back, it makes them late too. The time
-//! of the call and the time since the scheduled moment are both recorded, so that no stall hides others behind it.
+//! The schedule is open loop: a late operation does not postpone the next ones, but makes them late, too. Both the duration of the call and the
+//! time since the scheduled moment are recorded, so that no stall hides others.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -48,7 +48,7 @@ impl Load for Probe {
         let mut due = Instant::now();
         loop {
             timer.wait_until(due)?;
-            // The probe ends with its window even when it is asked to go on: its neighbour is the one that lingers.
+            // The probe ends with its window in any case; only the neighbour continues.
             if window.is_over() || Instant::now() >= window.end {
                 break;
             }
@@ -68,7 +68,7 @@ impl Load for Probe {
             if size_bytes >= self.limit_bytes {
                 file.set_len(0).and_then(|()| file.sync_all()).with_context(context)?;
                 size_bytes = 0;
-                // What that took is not the fault of the file system: the schedule starts again.
+                // This time does not count against the file system: the schedule restarts.
                 due = due.max(Instant::now());
             }
         }
@@ -80,7 +80,7 @@ impl Load for Probe {
     }
 
     fn clean_up(&self) {
-        // A file that cannot be removed goes with the volume.
+        // If this fails, the file is removed with the volume.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -1,8 +1,7 @@
 //! `no-fsync`, `low-fsync`, `high-fsync`: the sequential writers of Mardan & Kono 2021 (there with fio).
 //!
-//! 4 KiB writes through the page cache, one file a thread, from its start again when it is full, as fio does with
-//! `time_based`. The paper does not say how often its low-fsync workload syncs; here it is after each MiB, and after each
-//! write in high-fsync.
+//! 4 KiB writes through the page cache, one file per thread, which starts over when the file is full, as fio does with `time_based`. The paper
+//! does not specify how often its low-fsync workload syncs; here it is after each MiB, and after each write in high-fsync.
 
 use std::io::{Seek, Write};
 use std::time::Instant;

@@ -1,8 +1,8 @@
 //! `storm`: many small files created and removed: an unpacked archive, a build, a mail queue.
 //!
 //! A batch is a directory with 64 files of 4 KiB. Each thread keeps four batches alive and removes the oldest, so that most
-//! blocks of a batch reach the journal before the batch goes. After each batch (or every so many) its directory is synced, so
-//! that the storm waits for the journal and not for the processor.
+//! blocks of a batch reach the journal before the batch is removed. After each batch (or a number of batches), its directory is synced, so that
+//! the journal is the bottleneck and not the CPU.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -14,9 +14,9 @@ use anyhow::{Context, Result};
 
 use super::{Load, LoadArgs, Tally, Timer, Window, ms_between, noise};
 
-/// Files in a batch.
+/// Files per batch.
 pub const BATCH: u64 = 64;
-/// Batches of a thread that are alive at a time.
+/// Batches that a thread keeps at a time.
 const ALIVE: usize = 4;
 
 pub(super) struct Storm {
@@ -91,7 +91,7 @@ impl Load for Storm {
 
     fn clean_up(&self) {
         for index in 0..self.n_threads {
-            // What cannot be removed goes with the volume.
+            // If this fails, they are removed with the volume.
             let _ = fs::remove_dir_all(self.thread_dir(index));
         }
     }

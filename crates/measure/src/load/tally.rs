@@ -1,19 +1,19 @@
-//! What a worker counts, and a series of values that stays small however long it gets.
+//! The counts of a worker, and a series of values of bounded size.
 
 use serde::{Deserialize, Serialize};
 
 use crate::result::percentile;
 
-/// Largest number of values that a series keeps.
+/// Maximum number of values that a series keeps.
 const KEPT: usize = 50_000;
 
-/// Values of which mean, largest and number are exact, and at most 50 000 evenly spaced ones are kept for percentiles.
+/// A series of values. Mean, maximum and count are exact; at most 50 000 evenly spaced values are kept for percentiles.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     n: u64,
     sum: f64,
     max: f64,
-    /// Every `stride`-th value is kept; doubled when the room is used up.
+    /// Every `stride`-th value is kept; doubled when the limit is reached.
     stride: u64,
     values: Vec<f64>,
 }
@@ -30,7 +30,7 @@ impl Series {
                     position % 2 == 1
                 });
             }
-            // Microseconds are exact enough, and the JSON stays readable.
+            // Microseconds are precise enough, and keep the JSON readable.
             self.values.push((value * 1000.0).round() / 1000.0);
         }
         self.n += 1;
@@ -72,27 +72,27 @@ impl Series {
         percentile(&sorted, percent)
     }
 
-    /// The values kept, in the order of time for a single thread.
+    /// The kept values, in order of time for a single thread.
     #[must_use]
     pub fn values(&self) -> &[f64] {
         &self.values
     }
 }
 
-/// What one worker thread, or a whole load, did in the window.
+/// The counts of one worker thread, or of a whole load, in the window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Operations that ended: appends, fsyncs, files created and removed, blocks written or read, directories made.
+    /// Completed operations: appends, fsyncs, files created and removed, blocks written or read, directories created.
     pub ops: u64,
-    /// Bytes given to write(2).
+    /// Bytes passed to write(2).
     pub written_bytes: u64,
-    /// Bytes made durable by an fsync that ended.
+    /// Bytes made durable by a completed fsync.
     pub synced_bytes: u64,
-    /// fsync(2) calls that began: how long each took.
+    /// Duration of each fsync(2) call that began, in milliseconds.
     pub fsync_ms: Series,
-    /// probe: how long after its scheduled moment each operation ended, which shows what waiting in line adds.
+    /// probe: time from the scheduled moment of each operation to its end, which includes queueing.
     pub since_scheduled_ms: Series,
-    /// probe, mkdirs: operations that were due and did not begin.
+    /// probe, mkdirs: operations that were due but did not begin.
     pub missed_ops: u64,
 }
 

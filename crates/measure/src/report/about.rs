@@ -1,13 +1,13 @@
-//! What reports say of an experiment to a newcomer: what it asks, how, and what others found.
+//! Text about an experiment for newcomers: its question, its method, and published results.
 
-/// The words about one experiment.
+/// The text about one experiment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct About {
-    /// What it asks.
+    /// Its question.
     pub question: Option<&'static str>,
-    /// What is done, in paragraphs.
+    /// Its method, in paragraphs.
     pub plainly: &'static [&'static str],
-    /// What others found, in paragraphs, to stand beside our figures.
+    /// Published results, in paragraphs, for comparison.
     pub published: &'static [&'static str],
 }
 

@@ -1,4 +1,4 @@
-//! One experiment as rows and columns, before it becomes text, HTML or Markdown. Columns without a figure are left out.
+//! One experiment as rows and columns, before it becomes text, HTML or Markdown. Columns without figures are omitted.
 
 use super::text::{digits, ends, factor, number, percent, percent_exact};
 use super::words::{self, Config};
@@ -29,7 +29,7 @@ pub struct Grid {
     pub groups: Vec<(String, Vec<Line>)>,
 }
 
-/// The two lines above a column, and whether its spread matters more than others' when room is short.
+/// The two header lines of a column, and whether its spread is kept longest when space is short.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
     pub above: &'static str,
@@ -37,7 +37,7 @@ pub struct Head {
     pub keep_ends: bool,
 }
 
-/// One column: what stands above it, and what it shows of a cell.
+/// One column: its header, and its value for a cell.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     head: Head,
@@ -67,7 +67,7 @@ pub fn plain(value: Option<f64>, one: fn(f64) -> String) -> Option<Value> {
     value.map(|value| Value { middle: one(value), ends: None })
 }
 
-/// The spread of a figure as a part of the middle of the same figure in another cell.
+/// The spread of a figure relative to the median of the same figure in another cell.
 #[must_use]
 pub fn part_of(cell: &Cell, other: Option<&Cell>, name: &str, times: f64) -> Option<Spread> {
     let whole = other?.figure(name)?.median;
@@ -79,7 +79,7 @@ pub fn part_of(cell: &Cell, other: Option<&Cell>, name: &str, times: f64) -> Opt
 
 /// The cell of the shared journal that a cell is compared with.
 fn shared_cell<'a>(experiment: &'a Experiment, cell: &Cell) -> Option<&'a Cell> {
-    let config = words::like(experiment, "shared", Config::of(cell))?;
+    let config = words::closest_config(experiment, "shared", Config::from_cell(cell))?;
     experiment.cell(config.layout, config.controller, &cell.neighbour)
 }
 
@@ -109,7 +109,7 @@ pub const DATABASE: &[Column] = &[
     }),
 ];
 
-/// Columns of what two tenants with shares of 70 and 30 had.
+/// Columns of the achieved shares of two tenants with shares of 70 and 30.
 pub const SHARES: &[Column] = &[
     column("share A", "of 70 %", true, |_, c| shown(f::share_a(c).map(|(share, _)| share), percent_exact)),
     column("paper's", "share A", false, |_, c| {
@@ -120,7 +120,7 @@ pub const SHARES: &[Column] = &[
 
 /// Rows and columns of an experiment.
 #[must_use]
-pub fn of(guide: &Guide, experiment: &Experiment) -> Grid {
+pub fn build(guide: &Guide, experiment: &Experiment) -> Grid {
     let used: Vec<&Column> = guide
         .columns
         .iter()
@@ -131,9 +131,9 @@ pub fn of(guide: &Guide, experiment: &Experiment) -> Grid {
     let ours = words::ours([experiment]);
     let groups = words::neighbours(&experiment.cells).into_iter().map(|neighbour| {
         let cells = || experiment.cells.iter().filter(|cell| cell.neighbour == neighbour);
-        let lines = words::configs(cells())
-            .into_iter()
-            .flat_map(|config| cells().filter(move |cell| Config::of(cell) == config).map(move |cell| (config, cell)));
+        let lines = words::configs(cells()).into_iter().flat_map(|config| {
+            cells().filter(move |cell| Config::from_cell(cell) == config).map(move |cell| (config, cell))
+        });
         let lines = lines.map(|(config, cell)| Line {
             id: config.id(),
             label: config.label(),
@@ -145,7 +145,7 @@ pub fn of(guide: &Guide, experiment: &Experiment) -> Grid {
     Grid { groups: groups.collect(), heads: used.iter().map(|column| column.head).collect() }
 }
 
-/// Every figure of every cell, for experiments that no column fits and for the raw part of the HTML.
+/// All figures of all cells, for experiments without columns and for the raw part of the HTML.
 #[must_use]
 pub fn raw(experiment: &Experiment) -> Vec<(String, Vec<(String, String)>)> {
     let figures = |cell: &Cell| {

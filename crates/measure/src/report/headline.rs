@@ -1,5 +1,5 @@
-//! The two sentences on top of every report. They are made of figures: no effect, no success and no measurement are
-//! said as plainly as a success.
+//! The two sentences at the top of each report. They are derived from figures: no effect, a failure and a missing measurement are stated as
+//! plainly as a success.
 
 use super::text::{factor, number, percent, percent_exact, short, spoken_ms};
 use super::words::{self, Config};
@@ -9,19 +9,19 @@ use crate::result::{Cell, Experiment, Spread};
 
 /// The neighbour of a cell without one.
 const ALONE: &str = "none";
-/// A slowdown below this is called none.
+/// A slowdown below this counts as none.
 const NO_SLOWDOWN: f64 = 1.15;
-/// What is left of a slowdown must be this much smaller to be called better.
+/// Minimum reduction of a slowdown that counts as an improvement.
 const CLEARLY: f64 = 0.9;
 
-/// What happens without Bulkhead, and with it.
+/// The results without Bulkhead, and with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headline {
     pub before: String,
     pub after: String,
 }
 
-/// How the headline of experiments with one of these figures is found.
+/// Derives the headline of experiments with one of these figures.
 pub type Rule = (&'static [&'static str], fn(&Experiment) -> Headline);
 
 /// The probe's.
@@ -31,7 +31,7 @@ pub const DATABASE: Rule = (&[f::INSERTS_PER_S, f::FSYNC_MEAN_MS], dbms);
 
 /// The headline of an experiment.
 #[must_use]
-pub fn of(guide: &Guide, experiment: &Experiment) -> Headline {
+pub fn build(guide: &Guide, experiment: &Experiment) -> Headline {
     let has = |name: &&str| experiment.cells.iter().any(|cell| cell.figure(name).is_some());
     match guide.headlines.iter().find(|(figures, _)| figures.iter().any(has)) {
         Some((_, headline)) => headline(experiment),
@@ -60,7 +60,7 @@ fn probed<'a>(experiment: &'a Experiment, config: Config<'_>, neighbour: &str) -
     })
 }
 
-/// The neighbour beside which a configuration fares worst.
+/// The worst neighbour for a configuration.
 fn worst<'a>(experiment: &'a Experiment, config: Config<'_>) -> Option<Probe<'a>> {
     words::neighbours(&experiment.cells)
         .into_iter()
@@ -130,7 +130,7 @@ fn probe(experiment: &Experiment) -> Headline {
     Headline { before: shown, after: sentence }
 }
 
-/// Says so when Bulkhead fares clearly worse beside another neighbour than the one that the headline is about.
+/// A remark if Bulkhead does clearly worse next to another neighbour than the one in the headline.
 fn hardest(experiment: &Experiment, ours: Config<'_>, shown: &str) -> Option<String> {
     let hardest = worst(experiment, ours).filter(|probe| probe.cell.neighbour != shown)?;
     if hardest.ratio.median * CLEARLY <= probed(experiment, ours, shown)?.ratio.median {
@@ -147,7 +147,7 @@ fn hardest(experiment: &Experiment, ours: Config<'_>, shown: &str) -> Option<Str
     ))
 }
 
-/// What to add when a smaller ratio did not come out.
+/// A remark if the ratio is not smaller.
 fn compared(before: Spread, after: Spread) -> &'static str {
     if before.median < NO_SLOWDOWN && after.median < NO_SLOWDOWN {
         ": as without it"
@@ -168,7 +168,7 @@ fn dbms(experiment: &Experiment) -> Headline {
         after: "The figures that there are stand below.".into(),
     };
     let Some(ours) = words::ours([experiment]) else { return missing("Bulkhead's own configuration") };
-    let Some(shared) = words::like(experiment, "shared", ours) else { return missing("A shared journal") };
+    let Some(shared) = words::closest_config(experiment, "shared", ours) else { return missing("A shared journal") };
     let Some(neighbour) = hardest_neighbour(experiment, shared) else { return missing("A shared journal") };
     let cells = [shared, ours].map(|config| experiment.cell(config.layout, config.controller, neighbour));
     let [Some(before), Some(after)] = cells else {
@@ -198,14 +198,14 @@ fn quotient(name: &str, before: &Cell, after: &Cell) -> Option<f64> {
     quotient.is_finite().then_some(quotient)
 }
 
-/// What the device moves in a second and the database does not. Not the neighbour's own counters: the kernel counts what it submits, and
-/// behind a cap the device writes that later.
+/// Bytes per second on the device that are not the database's. The neighbour's own counters would be wrong: the kernel counts on submission, and
+/// with a cap the device writes later.
 fn others_bytes(cell: &Cell) -> Option<f64> {
     let [all, of_database] = [f::DEVICE_BYTES_PER_S, f::SHARE_A_PCT].map(|name| cell.figure(name));
     Some(all?.median * (1.0 - of_database?.median / 100.0))
 }
 
-/// What became of throughput and fsync, and what the neighbour has left.
+/// The change of throughput and fsync latency, and the remaining throughput of the neighbour.
 fn gained(before: &Cell, after: &Cell) -> String {
     let throughput = match quotient(f::INSERTS_PER_S, before, after) {
         Some(gain) if gain > 1.0 / CLEARLY => format!("{} the throughput", factor(gain)),
@@ -226,7 +226,7 @@ fn gained(before: &Cell, after: &Cell) -> String {
     format!("{throughput}, {latency}{kept}")
 }
 
-/// Says beside which other neighbour the database gains least, when that is clearly less.
+/// A remark on the neighbour next to which the database gains least, if that is clearly less.
 fn least_gain(experiment: &Experiment, configs: [Config<'_>; 2], shown: &str) -> Option<String> {
     let cells = |neighbour: &str| {
         let [before, after] = configs.map(|config| experiment.cell(config.layout, config.controller, neighbour));
@@ -245,10 +245,10 @@ fn least_gain(experiment: &Experiment, configs: [Config<'_>; 2], shown: &str) ->
     Some(format!(" It gains least beside {}: {}.", words::neighbour(other), gained(before, after)))
 }
 
-/// The neighbour beside which a database fares worst: fewest inserts, or else the longest fsync.
+/// The worst neighbour for a database: fewest inserts, else longest fsync.
 pub fn hardest_neighbour<'a>(experiment: &'a Experiment, config: Config<'_>) -> Option<&'a str> {
     let of = |name: &str, sign: f64| {
-        let cells = experiment.cells.iter().filter(|cell| Config::of(cell) == config);
+        let cells = experiment.cells.iter().filter(|cell| Config::from_cell(cell) == config);
         cells
             .filter_map(|cell| Some((sign * cell.figure(name)?.median, cell.neighbour.as_str())))
             .min_by(|a, b| a.0.total_cmp(&b.0))

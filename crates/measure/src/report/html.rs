@@ -5,7 +5,7 @@ use super::text::{bytes, escape, rounds};
 use super::{Guide, headline, svg, words};
 use crate::result::Experiment;
 
-/// The style of the page. One column; tables scroll by themselves; pictures come wide or narrow.
+/// The style of the page. One column; tables scroll by themselves; pictures have a wide and a narrow variant.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1f2328;--dim:#59636e;--line:#d1d9e0;--soft:#f6f8fa;--page:#fff;--accent:#0072b2}\
 @media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--dim:#9aa4af;--line:#30363d;--soft:#161b22;--page:#0d1117;--accent:#56b4e9}}\
@@ -69,7 +69,7 @@ fn heading(guide: &Guide, experiments: &[Experiment]) -> String {
     }
 }
 
-/// What an experiment asks, for a newcomer: its name where nobody has written that down.
+/// The question of an experiment, for newcomers; its name if there is none.
 fn question<'a>(guide: &Guide, name: &'a str) -> &'a str {
     (guide.about)(name).question.unwrap_or(name)
 }
@@ -88,7 +88,7 @@ fn section(guide: &Guide, experiment: &Experiment, several: bool) -> String {
         );
         out += &format!("<h2>{}</h2>\n", escape(&title));
     }
-    let headline = headline::of(guide, experiment);
+    let headline = headline::build(guide, experiment);
     out += &format!("<div class=\"lead\">{}{}</div>\n", paragraph(&headline.before), paragraph(&headline.after));
     out += &format!("<p class=\"dim\">{}</p>\n", escape(&words::source(experiment)));
     out += "<h3>What was done</h3>\n";
@@ -106,7 +106,7 @@ fn section(guide: &Guide, experiment: &Experiment, several: bool) -> String {
     });
     out += &figures.next().unwrap_or_default();
     out += "<h3>Figures</h3>\n";
-    let grid = grid::of(guide, experiment);
+    let grid = grid::build(guide, experiment);
     if grid.heads.is_empty() {
         out += &raw(experiment);
     } else {

@@ -1,6 +1,6 @@
-//! Numbers that were published by others, to stand beside ours.
+//! Published figures, for comparison.
 //!
-//! Source unless said: A. A. A. Mardan and K. Kono, "Alleviating File System Journaling Problem in Containers for DBMS
+//! Source unless stated otherwise: A. A. A. Mardan and K. Kono, "Alleviating File System Journaling Problem in Containers for DBMS
 //! Consolidation", IEICE Trans. Inf. & Syst., July 2021 (Dell T610, one SAS disk, Linux 4.18, OpenVZ 7, MySQL 5.7).
 
 /// Mean fsync latency of MySQL in ms (its Table 1): shared journal, own journal, own journal with accounting.
@@ -17,7 +17,7 @@ const DBMS_SHARE_A: [(&str, [Option<f64>; 3]); 3] = [
     ("high-fsync", [Some(20.0), None, Some(70.0)]),
 ];
 
-/// Where a layout stands in the paper's three steps.
+/// The position of a layout in the paper's three steps.
 fn step(layout: &str) -> Option<usize> {
     match layout {
         "shared" => Some(0),

@@ -1,6 +1,6 @@
-//! Pictures of an experiment as self-contained SVG: no scripts, no fonts from elsewhere, light and dark.
+//! Pictures of an experiment as self-contained SVG: no scripts, no external fonts, light and dark.
 //!
-//! Which pictures there are follows from the figures: sorted latencies, slowdowns, a database's throughput and fsync
+//! The figures decide which pictures are drawn: sorted latencies, slowdowns, a database's throughput and fsync
 //! latency, two tenants' latencies, shares, shares over time, parts of the raw device, costs of calls, charges of containers.
 
 pub mod bars;
@@ -20,7 +20,7 @@ use super::{Guide, figure as f, paper};
 use crate::isolation::{DATABASE_PCT, limits};
 use crate::result::{Cell, Experiment, Spread};
 
-/// The end of a picture's name, and how its chart is made of an experiment that has its figures.
+/// The suffix of a picture's name, and the function that builds its chart from an experiment with its figures.
 pub type Kind = (&'static str, fn(&Experiment) -> Option<Chart>);
 
 /// Pictures of a width, with the ends of their names.
@@ -30,7 +30,7 @@ pub type Plots = fn(&Experiment, f64) -> Vec<(String, String)>;
 pub const SLOWDOWN: Kind = ("slowdown", slowdown);
 /// The database's.
 pub const DATABASE: Kind = ("database", database);
-/// Who got the disk.
+/// The shares of the disk.
 pub const SHARES: Kind = ("shares", shares);
 
 /// Width of pictures in documents.
@@ -68,13 +68,13 @@ pub fn stem_of(parts: &[&str]) -> String {
 /// Bands of bars under a title.
 #[derive(Debug)]
 pub struct Chart {
-    /// What it shows.
+    /// Its title.
     pub title: String,
     /// How to read it.
     pub subtitle: String,
-    /// What the colours mean.
+    /// The legend.
     pub legend: Vec<(Key, String)>,
-    /// From above to below.
+    /// The bands, top to bottom.
     pub bands: Vec<Band>,
 }
 
@@ -99,7 +99,7 @@ pub fn has(cell: &Cell, names: &[&str]) -> bool {
     names.iter().all(|name| cell.figure(name).is_some())
 }
 
-/// One panel for each neighbour; rows are all configurations that have anything to show in one of them.
+/// One panel for each neighbour; rows are all configurations with a value in any of them.
 pub fn panels(
     experiment: &Experiment,
     shown: impl Fn(&Cell) -> bool,
@@ -112,7 +112,7 @@ pub fn panels(
     let configs = words::configs(cells());
     let panel = |neighbour: &str| {
         let row = |config: &Config<'_>| {
-            let cell = cells().find(|cell| Config::of(cell) == *config && cell.neighbour == neighbour);
+            let cell = cells().find(|cell| Config::from_cell(cell) == *config && cell.neighbour == neighbour);
             Row {
                 label: config.label(),
                 ours: ours == Some(*config),
@@ -204,7 +204,7 @@ pub fn times(value: f64) -> String {
 
 fn database(experiment: &Experiment) -> Option<Chart> {
     let ours = words::ours([experiment]).map(words::unheld);
-    // What is asked for beside a neighbour, from what the database does alone.
+    // The target next to a neighbour, relative to the database alone.
     let goal = |neighbour: &str| {
         let alone = experiment.cell(ours?.layout, ours?.controller, "none")?.figure(f::INSERTS_PER_S)?;
         (neighbour != "none").then(|| (DATABASE_PCT / 100.0 * alone.median, format!("{DATABASE_PCT} % of alone")))

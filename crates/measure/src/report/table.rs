@@ -1,6 +1,6 @@
-//! An experiment as plain text for a terminal: a headline, one line for each configuration, what others found.
+//! An experiment as plain text for a terminal: a headline, one line for each configuration, and published results.
 //!
-//! At most [`WIDTH`] columns and no colour codes. When room is short, spreads that matter less are left out first.
+//! At most [`WIDTH`] columns, without colours. If space is short, less important spreads are omitted first.
 
 use super::grid::{self, Grid, Line, Value};
 use super::{Guide, headline, text, words};
@@ -10,18 +10,18 @@ use crate::result::Experiment;
 const WIDTH: usize = 100;
 /// Space between columns.
 const GAP: usize = 2;
-/// Widest first column.
+/// Maximum width of the first column.
 const LABEL: usize = 28;
 
 /// The table, ending in a newline.
 #[must_use]
 pub fn render(guide: &Guide, experiment: &Experiment) -> String {
     let mut lines = Vec::new();
-    let headline = headline::of(guide, experiment);
+    let headline = headline::build(guide, experiment);
     lines.extend(text::wrap(&clean(&headline.before), WIDTH));
     lines.extend(text::wrap(&clean(&headline.after), WIDTH));
     lines.push(String::new());
-    let grid = grid::of(guide, experiment);
+    let grid = grid::build(guide, experiment);
     if grid.heads.is_empty() {
         raw(experiment, &mut lines);
     } else {
@@ -38,7 +38,7 @@ pub fn render(guide: &Guide, experiment: &Experiment) -> String {
     lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// Without control characters: what a guest wrote must not drive the terminal.
+/// Removes control characters: output of a guest must not control the terminal.
 fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -55,7 +55,7 @@ fn table(grid: &Grid, lines: &mut Vec<String>) {
     };
     let total =
         |ends: &[bool]| label_width + ends.iter().enumerate().map(|(idx, ends)| GAP + width(idx, *ends)).sum::<usize>();
-    // Give up spreads until it fits: first of columns that are only context, then from the right.
+    // Omit spreads until it fits: first those of context columns, then from the right.
     let mut ends: Vec<bool> = vec![true; grid.heads.len()];
     let context = (0..ends.len()).rev().filter(|idx| !grid.heads[*idx].keep_ends);
     let kept = (0..ends.len()).rev().filter(|idx| grid.heads[*idx].keep_ends);
@@ -71,7 +71,7 @@ fn table(grid: &Grid, lines: &mut Vec<String>) {
             let width = width(idx, ends[idx]);
             line += &format!("{:GAP$}{cell:>width$}", "");
         }
-        // Without any spread, absurd figures can still be too wide.
+        // Even without spreads, absurd figures can be too wide.
         cut(&line, WIDTH)
     };
     let heads =
@@ -117,7 +117,7 @@ fn cut(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['~']).collect()
 }
 
-/// An experiment that no column fits: its figures one under the other.
+/// An experiment without columns: all figures as a list.
 fn raw(experiment: &Experiment, lines: &mut Vec<String>) {
     for (id, figures) in grid::raw(experiment) {
         lines.push(cut(&clean(&id), WIDTH));

@@ -1,11 +1,11 @@
-//! What configurations and neighbours are called, in which order they stand, and which one is Bulkhead's own.
+//! Labels and order of configurations and neighbours, and the choice of Bulkhead's own configuration.
 //!
-//! One dictionary for all results, whichever program measured them: what an older result has keeps its name and its place.
+//! One dictionary for all results: names in older results keep their label and position.
 
 use crate::journal_cost::Features;
 use crate::result::{Cell, Experiment};
 
-/// Orders of what is known; others follow in the order they were measured.
+/// The order of known names; others follow in the order of measurement.
 const LAYOUTS: [&str; 29] = [
     "raw",
     "lv",
@@ -61,7 +61,7 @@ const NEIGHBOURS: [&str; 20] = [
     "depth-32",
 ];
 
-/// Layouts that are Bulkhead at work, the preferred first. The choice is fixed here, never made by results.
+/// Bulkhead's layouts, preferred ones first. The choice is fixed here, and does not depend on results.
 const OURS: [&str; 7] =
     ["bulkhead", "shared+hold", "own+accounting+hold", "own+accounting", "blockd+accounting", "blockd", "base"];
 
@@ -74,7 +74,7 @@ pub struct Config<'a> {
 
 impl<'a> Config<'a> {
     #[must_use]
-    pub fn of(cell: &'a Cell) -> Self {
+    pub fn from_cell(cell: &'a Cell) -> Self {
         Self { layout: &cell.layout, controller: &cell.controller }
     }
 
@@ -84,7 +84,7 @@ impl<'a> Config<'a> {
         if self.controller.is_empty() { self.layout.to_owned() } else { format!("{}/{}", self.layout, self.controller) }
     }
 
-    /// For people.
+    /// The label in reports.
     #[must_use]
     pub fn label(self) -> String {
         let layout = match self.layout {
@@ -104,8 +104,8 @@ impl<'a> Config<'a> {
             "ublk-loop" => "Plain ublk loop",
             "off" => "Nothing shared",
             "base" => "Base in the host's cache",
-            "drr" => "From siblings' caches",
-            "both" => "From siblings, else base",
+            "drr" => "From peers' caches",
+            "both" => "From peers, else base",
             "random-read" => "Random read, 4 KiB",
             "random-write" => "Random write, 4 KiB",
             "sequential-read" => "Sequential read, 128 KiB",
@@ -128,7 +128,7 @@ impl<'a> Config<'a> {
     }
 }
 
-/// Whether a layout is a kind of volume that was measured by itself.
+/// Whether a layout is a kind of volume.
 fn volume(layout: &str) -> bool {
     ["raw", "lv", "loop", "blockd", "nbdkit", "qemu-nbd", "ublk-loop"].contains(&layout)
 }
@@ -142,8 +142,8 @@ fn rank(order: &[&str], name: &str) -> usize {
 pub fn configs<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<Config<'a>> {
     let mut found: Vec<Config<'_>> = Vec::new();
     for cell in cells {
-        if !found.contains(&Config::of(cell)) {
-            found.push(Config::of(cell));
+        if !found.contains(&Config::from_cell(cell)) {
+            found.push(Config::from_cell(cell));
         }
     }
     found.sort_by_key(|config| (rank(&LAYOUTS, config.layout), rank(&CONTROLLERS, config.controller)));
@@ -163,37 +163,37 @@ pub fn neighbours<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<&'a str>
     found
 }
 
-/// Bulkhead's configuration among those measured: a layout of ours under an active controller.
+/// Bulkhead's configuration among those measured: one of its layouts with an active controller.
 #[must_use]
 pub fn ours<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) -> Option<Config<'a>> {
     let mut all = configs(experiments.into_iter().flat_map(|experiment| &experiment.cells));
     all.retain(|config| OURS.contains(&config.layout) && config.controller != "none");
-    // iocost is the controller that the daemon sets up by default; what a kernel thread writes in the root is held back by BFQ only.
+    // io.cost is the daemon's default controller; only BFQ throttles the writes of a kernel thread in the root cgroup.
     let controllers = |layout: &str| if layout == "shared+hold" { ["bfq", "iocost"] } else { ["iocost", "bfq"] };
     all.sort_by_key(|config| (rank(&OURS, config.layout), rank(&controllers(config.layout), config.controller)));
     all.first().copied()
 }
 
-/// The same without shares being held: alone there is nothing to hold.
+/// The same without enforced shares, because a tenant alone has no contention.
 #[must_use]
 pub fn unheld(config: Config<'_>) -> Config<'_> {
     Config { layout: config.layout.trim_end_matches("+hold"), ..config }
 }
 
-/// A configuration of a layout that is best compared with `beside`: the same controller, or else the least control.
+/// The configuration of a layout to compare with `beside`: with the same controller, else with the least control.
 #[must_use]
-pub fn like<'a>(experiment: &'a Experiment, layout: &str, beside: Config<'_>) -> Option<Config<'a>> {
+pub fn closest_config<'a>(experiment: &'a Experiment, layout: &str, beside: Config<'_>) -> Option<Config<'a>> {
     let all = configs(experiment.cells.iter().filter(|cell| cell.layout == layout));
     all.iter().find(|config| config.controller == beside.controller).or_else(|| all.first()).copied()
 }
 
-/// What a host does that nobody set up: the shared file system with the least control.
+/// The default of a host: the shared file system with the least control.
 #[must_use]
 pub fn unprotected(experiment: &Experiment) -> Option<Config<'_>> {
     configs(experiment.cells.iter().filter(|cell| cell.layout == "shared")).first().copied()
 }
 
-/// A neighbour, to stand behind "beside".
+/// A neighbour as a noun phrase, to follow "beside".
 #[must_use]
 pub fn neighbour(name: &str) -> &str {
     match name {
@@ -260,7 +260,7 @@ pub fn source(experiment: &Experiment) -> String {
     format!("{virtualisation}{cpus}, Linux {kernel}.{clock} Disk: {disk}. {rounds}.")
 }
 
-/// `3 interleaved rounds`, and whether it was the short form.
+/// For example `3 interleaved rounds`, and whether it was the short form.
 #[must_use]
 pub fn rounds_said(experiment: &Experiment) -> String {
     let quick = if experiment.quick { ", short form" } else { "" };

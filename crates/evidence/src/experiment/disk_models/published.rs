@@ -229,7 +229,7 @@ impl Figure {
 }
 
 /// A cell against its figure, if the experiment is this one and there is a figure.
-pub(crate) fn of(experiment: &Experiment, cell: &Cell) -> Option<(&'static Drive, &'static Figure)> {
+pub(crate) fn figure_of(experiment: &Experiment, cell: &Cell) -> Option<(&'static Drive, &'static Figure)> {
     let drive = drive(&experiment.disk.model).filter(|_| experiment.name == super::METHOD.name)?;
     let is_its = |figure: &&Figure| figure.operation == cell.layout && depth_word(figure.depth) == cell.neighbour;
     Some((drive, drive.figures.iter().find(is_its)?))

@@ -55,24 +55,24 @@ fn try_a_candidate(roots: &Roots) {
 fn lines_set_by_hand_come_back_also_after_a_calibration_that_was_killed() {
     let (dir, roots, view) = fake(Some(QOS), Some(MODEL));
     let file = dir.path().join("calibrate.json");
-    switch_off(&roots, &file, &view).unwrap();
+    disable(&roots, &file, &view).unwrap();
     assert!(!iocost::is_active(&roots, DEV).unwrap());
     try_a_candidate(&roots);
     // Nothing but the file tells what was there.
-    put_back(&roots, &file).unwrap();
+    restore(&roots, &file).unwrap();
     let (qos, model) = iocost::read(&roots, DEV).unwrap().unwrap();
     assert_eq!((qos.parameters().as_str(), model.parameters().as_str()), (QOS, MODEL));
     assert!(!file.exists());
-    put_back(&roots, &file).unwrap();
+    restore(&roots, &file).unwrap();
 }
 
 #[test]
 fn a_device_without_lines_is_left_without_a_controller() {
     let (dir, roots, view) = fake(None, None);
     let file = dir.path().join("calibrate.json");
-    switch_off(&roots, &file, &view).unwrap();
+    disable(&roots, &file, &view).unwrap();
     try_a_candidate(&roots);
-    put_back(&roots, &file).unwrap();
+    restore(&roots, &file).unwrap();
     assert!(!iocost::is_active(&roots, DEV).unwrap());
 }
 
@@ -82,10 +82,10 @@ fn bfq_gives_way_and_comes_back() {
     let file = dir.path().join("calibrate.json");
     let scheduler = roots.sys.join("devices/vda/queue/scheduler");
     fs::write(&scheduler, "none [bfq] mq-deadline\n").unwrap();
-    switch_off(&roots, &file, &DeviceView { scheduler: Some("bfq".to_owned()), ..view }).unwrap();
+    disable(&roots, &file, &DeviceView { scheduler: Some("bfq".to_owned()), ..view }).unwrap();
     assert_eq!(fs::read_to_string(&scheduler).unwrap(), "mq-deadline");
     fs::write(&scheduler, "none bfq [mq-deadline]\n").unwrap();
-    put_back(&roots, &file).unwrap();
+    restore(&roots, &file).unwrap();
     assert_eq!(fs::read_to_string(&scheduler).unwrap(), "bfq");
 }
 
@@ -93,9 +93,9 @@ fn bfq_gives_way_and_comes_back() {
 fn another_device_of_that_number_is_left_alone() {
     let (dir, roots, view) = fake(None, None);
     let file = dir.path().join("calibrate.json");
-    switch_off(&roots, &file, &DeviceView { name: "vdb".to_owned(), ..view }).unwrap();
+    disable(&roots, &file, &DeviceView { name: "vdb".to_owned(), ..view }).unwrap();
     try_a_candidate(&roots);
-    put_back(&roots, &file).unwrap();
+    restore(&roots, &file).unwrap();
     assert!(iocost::is_active(&roots, DEV).unwrap());
     assert!(!file.exists());
 }

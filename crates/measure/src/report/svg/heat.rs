@@ -1,5 +1,5 @@
-//! The heat map of shared reads: a row for each source, a column for each reader, as in Zhao et al.; how dark a field is tells how
-//! much was read, its colour whether that took reads of the disk.
+//! The heat map of shared reads: a row for each source, a column for each reader, as in Zhao et al. The shade of a field shows how much was
+//! read, its colour whether that took disk reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,17 +12,17 @@ use super::canvas::{Anchor, Card, HEADING, Hue, Key, LABEL, MARGIN, SMALL, TICK,
 /// Height of a row, in pixels.
 const ROW: f64 = 26.0;
 
-/// Width of a column, at least and at most.
+/// Minimum and maximum width of a column.
 const COLUMN: [f64; 2] = [54.0, 120.0];
 
-/// What a field tells.
+/// The content of a field.
 #[derive(Clone, Copy, Debug, Default)]
 struct Field {
     requests: u64,
     bytes: u64,
 }
 
-/// The picture. With no rows it says that nothing was read.
+/// Draws the heat map. Without rows, it says that nothing was read.
 #[must_use]
 pub fn heat_map(rows: &[HeatRow]) -> String {
     let sum = |of: &dyn Fn(&HeatRow) -> u64| rows.iter().map(of).sum::<u64>();
@@ -48,7 +48,7 @@ pub fn heat_map(rows: &[HeatRow]) -> String {
     card.legend(&[
         (Key::Box(Hue::Vermillion), "from the disk".to_owned()),
         (Key::Box(Hue::Blue), "from the host's page cache".to_owned()),
-        (Key::Box(Hue::Green), "from a sibling's page cache".to_owned()),
+        (Key::Box(Hue::Green), "from a peer's page cache".to_owned()),
     ]);
     card.y += 8.0;
     let left = MARGIN + names;
@@ -65,7 +65,7 @@ pub fn heat_map(rows: &[HeatRow]) -> String {
             let x = left + column * n as f64;
             card.rect([x + 1.0, card.y + 1.0, column - 2.0, ROW - 2.0], "hollow");
             let Some(field) = fields.get(&(source.0, source.1, (*reader).to_owned())) else { continue };
-            // A bar as wide as the field was hot: shades cannot be told apart in print, and not by everybody.
+            // A bar with the width of the value, because shades are hard to distinguish in print, and for some readers.
             let part = (field.bytes as f64 / most as f64).sqrt();
             card.rect([x + 1.0, card.y + ROW - 6.0, (column - 2.0) * part, 5.0], &hue(source.0).fill());
             let text = format!("{} / {}", Bytes(field.bytes), field.requests);

@@ -7,7 +7,7 @@ use crate::report::text::{axis_ms, spoken_ms};
 use crate::report::words::{self, Config};
 use crate::result::{Experiment, percentile, spread};
 
-/// Points that a line has at most.
+/// Maximum number of points of a line.
 const POINTS: f64 = 200.0;
 
 struct Curve<'a> {
@@ -15,7 +15,7 @@ struct Curve<'a> {
     sorted_ms: Vec<f64>,
 }
 
-/// The pictures beside each neighbour, with the ends of their names.
+/// The pictures for each neighbour, with the suffixes of their names.
 #[must_use]
 pub fn latencies(experiment: &Experiment, width: f64) -> Vec<(String, String)> {
     let of = |neighbour: &str| Some((format!("latency-{neighbour}"), picture(experiment, neighbour, width)?));
@@ -36,7 +36,7 @@ fn picture(experiment: &Experiment, neighbour: &str, width: f64) -> Option<Strin
     let entries: Vec<(Key, String)> = curves
         .iter()
         .map(|curve| {
-            let (dash, width) = look(curve.config, ours);
+            let (dash, width) = stroke_style(curve.config, ours);
             let key = Key::Line { hue: Hue::of_layout(curve.config.layout), dash, width };
             let p99 = percentile(&curve.sorted_ms, 99.0).map(spoken_ms).unwrap_or_default();
             (key, format!("{}: p99 {p99}", curve.config.label()))
@@ -86,11 +86,11 @@ fn picture(experiment: &Experiment, neighbour: &str, width: f64) -> Option<Strin
             card.text(right + 7.0, at + 13.0, Anchor::Start, LABEL, &spoken_ms(idle_ms));
         }
     }
-    // Ours last, so that it is on top.
+    // Bulkhead's line last, so that it is on top.
     let mut order: Vec<&Curve<'_>> = curves.iter().collect();
     order.sort_by_key(|curve| Some(curve.config) == ours);
     for curve in order {
-        let (dash, width) = look(curve.config, ours);
+        let (dash, width) = stroke_style(curve.config, ours);
         let points = points(&curve.sorted_ms, &x, &y, right);
         card.path(&points, &Hue::of_layout(curve.config.layout).stroke(), width, dash);
     }
@@ -103,7 +103,7 @@ fn picture(experiment: &Experiment, neighbour: &str, width: f64) -> Option<Strin
     )))
 }
 
-/// The neighbours that there is a picture for.
+/// The neighbours with a picture.
 fn neighbours(experiment: &Experiment) -> Vec<&str> {
     let mut all = words::neighbours(&experiment.cells);
     all.retain(|neighbour| !curves(experiment, neighbour).is_empty());
@@ -113,7 +113,7 @@ fn neighbours(experiment: &Experiment) -> Vec<&str> {
 fn curves<'a>(experiment: &'a Experiment, neighbour: &str) -> Vec<Curve<'a>> {
     let cells = || experiment.cells.iter().filter(|cell| cell.neighbour == neighbour);
     let curve = |config: Config<'a>| {
-        let rounds = cells().filter(|cell| Config::of(cell) == config).flat_map(|cell| &cell.rounds);
+        let rounds = cells().filter(|cell| Config::from_cell(cell) == config).flat_map(|cell| &cell.rounds);
         let series = rounds.filter_map(|round| round.series.get(f::FSYNC_LOADED_SERIES_MS)).flatten();
         let mut sorted_ms: Vec<f64> = series.copied().filter(|ms| ms.is_finite() && *ms > 0.0).collect();
         sorted_ms.sort_by(f64::total_cmp);
@@ -122,7 +122,7 @@ fn curves<'a>(experiment: &'a Experiment, neighbour: &str) -> Vec<Curve<'a>> {
     words::configs(cells()).into_iter().map(curve).filter(|curve| !curve.sorted_ms.is_empty()).collect()
 }
 
-/// The middle of what the probe took alone.
+/// The median latency of the probe alone.
 fn idle_ms(experiment: &Experiment, neighbour: &str) -> Option<f64> {
     let cells = experiment.cells.iter().filter(|cell| cell.neighbour == neighbour);
     let rounds = cells.flat_map(|cell| &cell.rounds);
@@ -130,8 +130,8 @@ fn idle_ms(experiment: &Experiment, neighbour: &str) -> Option<f64> {
     (idle > 0.0).then_some(idle)
 }
 
-/// Lines of one layout differ by their dashes; ours is thick.
-fn look(config: Config<'_>, ours: Option<Config<'_>>) -> (&'static str, f64) {
+/// Lines of one layout differ in their dashes; Bulkhead's is thick.
+fn stroke_style(config: Config<'_>, ours: Option<Config<'_>>) -> (&'static str, f64) {
     let dash = match config.controller {
         "none" => "2 3",
         "bfq" => "8 4",
@@ -140,7 +140,7 @@ fn look(config: Config<'_>, ours: Option<Config<'_>>) -> (&'static str, f64) {
     (dash, if Some(config) == ours { 3.4 } else { 2.0 })
 }
 
-/// How far right a part of all fsyncs is.
+/// The horizontal position of a fraction of all fsyncs.
 fn depth(part: f64) -> f64 {
     -(1.0 - part).log10()
 }

@@ -1,9 +1,9 @@
-//! Axes: from values to places, and ticks at round values. Total: any input gives a finite scale.
+//! Axes: mapping of values to positions, and ticks at round values. Total: any input results in a finite scale.
 
-/// Orders of magnitude that a logarithmic axis shows at most.
+/// Maximum number of orders of magnitude of a logarithmic axis.
 const MAX_DECADES: f64 = 9.0;
 
-/// A scale from values to places.
+/// A mapping of values to positions.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     log: bool,
@@ -41,7 +41,7 @@ impl Scale {
         Self { log: true, low, high, from, to }
     }
 
-    /// Where a value is; values off the scale are at its end.
+    /// The position of a value; values outside of the scale are at its ends.
     pub fn at(&self, value: f64) -> f64 {
         let value = if value.is_nan() { self.low } else { value.clamp(self.low, self.high) };
         let part = if self.log {
@@ -77,7 +77,7 @@ impl Scale {
     }
 }
 
-/// Distance of ticks on a linear axis: 1, 2, 2.5 or 5 times a power of ten, such that there are at most so many.
+/// Distance of ticks on a linear axis: 1, 2, 2.5 or 5 times a power of ten, for at most `at_most` ticks.
 fn step(high: f64, at_most: f64) -> f64 {
     let power = 10_f64.powf((high / at_most).log10().floor());
     let steps = [1.0, 2.0, 2.5, 5.0, 10.0, 20.0].into_iter().map(|n| n * power);

@@ -1,4 +1,4 @@
-//! Shares that are held while an experiment measures.
+//! Enforcement of shares while an experiment measures.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,28 +13,28 @@ use bulkhead_engine::hold::{Holder, PERIOD};
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::bpf;
 
-use super::put;
+use super::set_figure;
 use crate::layout::Bench;
 use crate::report::figure as f;
 use crate::result::Round;
 
-/// How long shares are held before a window, s: until it shows that weights do nothing, and caps are where they belong.
+/// How long shares are enforced before a window, s: until ineffective weights have been detected and caps have settled.
 pub const SETTLE: u32 = 45;
 
-/// How shares are held.
+/// The parameters of a hold.
 #[derive(Clone, Copy, Debug)]
-pub struct Holding {
+pub struct HoldParams {
     /// Shares of A and B.
     pub shares: (u32, u32),
-    /// What they are parts of.
+    /// The resource that they divide.
     pub unit: Unit,
-    /// How weights are corrected.
+    /// The method of correcting weights.
     pub mode: Mode,
-    /// How long 99 % of A's fsyncs are to take at most, if that is promised.
+    /// The limit of A's 99th percentile of fsync latency, if any.
     pub fsync_p99: Option<Duration>,
 }
 
-/// What tenants did in a window, and how they were held at its end.
+/// The activity of tenants in a window, and the state of the hold at its end.
 #[derive(Debug)]
 pub struct Standings<'a> {
     observatory: &'a Observatory,
@@ -47,7 +47,7 @@ impl<'a> Standings<'a> {
         Self { observatory, latest: Mutex::default(), kept: Mutex::default() }
     }
 
-    /// Keeps what there is now: at the beginning of a window, and at its end.
+    /// Samples the current state: at the beginning of a window, and at its end.
     ///
     /// # Errors
     /// Those of the observation.
@@ -67,7 +67,7 @@ impl<'a> Standings<'a> {
     }
 }
 
-/// The first tenant's part of what all tenants of a hold did between two observations, percent.
+/// The first tenant's share of the activity of all tenants between two observations, percent.
 fn share_of_first(hold: &Hold, before: &Activity, after: &Activity) -> Option<f64> {
     let identities = hold.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.identity.clone())).collect();
     let did = usages(&after.clone().since(before), &hold.device, hold.unit, &identities);
@@ -76,20 +76,20 @@ fn share_of_first(hold: &Hold, before: &Activity, after: &Activity) -> Option<f6
     (total > 0.0).then(|| 100.0 * (first.native + first.journal) / total)
 }
 
-/// Does something while the shares of the two tenants are held. It begins while nothing goes on, and has the standings kept when its
-/// window begins and ends; what is put into `round` is to how many operations or bytes B was held at the end, and A's share of the
-/// device's time in the window, if that is held.
+/// Runs `work` while the shares of both tenants are enforced. The hold starts while both are idle; `work` samples the standings at the beginning
+/// and the end of its window. Adds to `round`: B's cap in operations or bytes at the end, and A's share of device time in the window, if
+/// that is enforced.
 ///
 /// # Errors
-/// Those of the hold, and of what is done.
-pub fn while_held<T>(
+/// Those of the hold, and of `work`.
+pub fn with_hold<T>(
     bench: &Bench,
     observatory: &Observatory,
-    holding: Holding,
+    holding: HoldParams,
     round: &mut Round,
     work: impl FnOnce(&Standings<'_>) -> Result<T>,
 ) -> Result<T> {
-    let Holding { shares, unit, mode, fsync_p99 } = holding;
+    let HoldParams { shares, unit, mode, fsync_p99 } = holding;
     observatory.observe(Duration::ZERO)?;
     let shares = bench.tenants()?.into_iter().zip([shares.0, shares.1]);
     let mut tenants: Vec<_> = shares.map(|(name, share)| HoldTenant::new(name.as_str(), f64::from(share))).collect();
@@ -123,11 +123,11 @@ pub fn while_held<T>(
     let kept = standings.into_kept();
     let [(before, _), (after, view)] = kept.as_slice() else { bail!("the window was not marked at both of its ends") };
     if unit == Unit::Time {
-        put(round, f::TIME_SHARE_A_PCT, share_of_first(&hold, before, after));
+        set_figure(round, f::TIME_SHARE_A_PCT, share_of_first(&hold, before, after));
     }
     let b = view.as_ref().context("the hold ended by itself")?.standings.get(1);
-    put(round, "cap_b_iops", b.and_then(|standing| standing.cap).map(f64::from));
-    put(round, "cap_b_bytes_per_s", b.and_then(|standing| standing.cap_bytes).map(|bytes| bytes as f64));
+    set_figure(round, "cap_b_iops", b.and_then(|standing| standing.cap).map(f64::from));
+    set_figure(round, "cap_b_bytes_per_s", b.and_then(|standing| standing.cap_bytes).map(|bytes| bytes as f64));
     Ok(done)
 }
 
@@ -167,7 +167,7 @@ mod tests {
         }))
         .unwrap();
         let share = |before, after| share_of_first(&hold, &observed(before), &observed(after));
-        // Before the window it had 9 of 10 s, and 7 of 10 in it.
+        // It had 9 of 10 s before the window, and 7 of 10 s in it.
         assert_eq!(share([9, 1], [16, 4]), Some(70.0));
         assert_eq!(share([9, 1], [9, 1]), None, "nobody did anything");
     }

@@ -1,4 +1,4 @@
-//! Shares of a disk over time, and how often which share was had, as Tobimatsu et al. show them: a line for each way to hold them.
+//! Shares of a disk over time, and their distribution, as in Tobimatsu et al.: a line for each method of enforcement.
 
 use bulkhead_measure::report::svg::canvas::{Anchor, Card, Hue, Key, MARGIN, SMALL, TICK, VALUE, text_width};
 use bulkhead_measure::report::svg::scale::Scale;
@@ -11,8 +11,8 @@ use crate::figure as f;
 
 const HEIGHT: f64 = 260.0;
 
-/// The pictures under each controller, with the ends of their names.
-pub(crate) fn courses(experiment: &Experiment, width: f64) -> Vec<(String, String)> {
+/// The pictures for each controller, with the suffixes of their names.
+pub(crate) fn pictures(experiment: &Experiment, width: f64) -> Vec<(String, String)> {
     let of = |controller: &str| {
         [
             (format!("course-{controller}"), over_time(experiment, controller, width)),
@@ -22,7 +22,7 @@ pub(crate) fn courses(experiment: &Experiment, width: f64) -> Vec<(String, Strin
     controllers(experiment).into_iter().flat_map(of).collect()
 }
 
-/// The ways to hold shares on a shared file system under a controller.
+/// The methods of enforcement on a shared file system with a controller.
 fn cells<'a>(experiment: &'a Experiment, controller: &str) -> Vec<&'a Cell> {
     let of = |config: Config<'a>| experiment.cell(config.layout, config.controller, READS);
     let all = words::configs(&experiment.cells).into_iter().filter(|config| config.controller == controller);
@@ -32,7 +32,7 @@ fn cells<'a>(experiment: &'a Experiment, controller: &str) -> Vec<&'a Cell> {
     cells
 }
 
-/// The controllers that there are pictures for.
+/// The controllers with pictures.
 fn controllers(experiment: &Experiment) -> Vec<&str> {
     let mut all: Vec<&str> = words::configs(&experiment.cells).into_iter().map(|config| config.controller).collect();
     all.sort_unstable();
@@ -41,7 +41,7 @@ fn controllers(experiment: &Experiment) -> Vec<&str> {
     all
 }
 
-/// Where a picture's lines are drawn.
+/// The plot area of a picture.
 struct Area {
     left: f64,
     right: f64,
@@ -55,7 +55,7 @@ fn begin(title: &str, subtitle: &str, cells: &[&Cell], width: f64) -> (Card, Are
     let entry = |cell: &&Cell| {
         let mean = cell.figure(f::HELD_SHARE_A_PCT).map(|share| percent_exact(share.median)).unwrap_or_default();
         let key = Key::Line { hue: Hue::of_layout(&cell.layout), dash: "", width: 2.0 };
-        (key, format!("{}: {mean} in the mean", Config::of(cell).label()))
+        (key, format!("{}: {mean} in the mean", Config::from_cell(cell).label()))
     };
     card.legend(&cells.iter().map(entry).collect::<Vec<_>>());
     let top = card.y + 12.0;
@@ -83,7 +83,7 @@ fn finish(mut card: Card, area: &Area, experiment: &Experiment, remark: &str) ->
     card.finish(&format!("{} {remark}", words::source(experiment)))
 }
 
-/// What A had in the last 5 s, second by second.
+/// A's share over the last 5 s, second by second.
 fn over_time(experiment: &Experiment, controller: &str, width: f64) -> String {
     let cells = cells(experiment, controller);
     let title = format!("A tenant that journals, over time ({controller})");
@@ -104,7 +104,7 @@ fn over_time(experiment: &Experiment, controller: &str, width: f64) -> String {
     finish(card, &area, experiment, "Thick: the first round; thin: the others.")
 }
 
-/// How many of all 5 s had at most which share.
+/// The cumulative distribution of A's share over 5 s.
 fn distribution(experiment: &Experiment, controller: &str, width: f64) -> String {
     let cells = cells(experiment, controller);
     let title = format!("How often a tenant that journals had which share ({controller})");
