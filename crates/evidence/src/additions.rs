@@ -1,7 +1,6 @@
-//! What some experiments need beside the volumes and tenants that all have: more tenants, and other kinds of volumes.
+//! Additions to the common set-up that some experiments need: more tenants, and other kinds of volumes.
 //!
-//! Owns: how each is added to a [`Bench`], which removes them with the rest. Does not: remove devices of programs that are not ours
-//! (`served`).
+//! Owns: adding them to a [`Bench`], which removes them with the rest. Does not: remove devices of third-party programs (`served` does).
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,18 +19,18 @@ use bulkhead_sys::roots::Roots;
 
 use crate::served::{self, Served, write_image, write_out};
 
-/// Pools of images, by what serves them.
+/// Pools of images, by server.
 const IMAGE_POOLS: [(Server, &str); 2] = [(Server::Auto, "bench-blockd"), (Server::Loop, "bench-loop")];
 /// The name of the volume in each of them.
 const IMAGE_VOLUME: &str = "files";
 /// Size of each image.
 const IMAGE: Bytes = Bytes::mib(256);
 
-/// Adds tenants without a volume beside the two, until there are `n` in all, and a directory on the shared volume for each.
-/// All have the share of the first: their names and directories.
+/// Adds tenants without a volume until there are `n` in total, with a directory on the shared volume for each. All have the share of the first.
+/// Returns their names and directories.
 ///
 /// # Errors
-/// When one cannot be made.
+/// If one cannot be created.
 pub(crate) fn add_tenants(bench: &Bench, n: usize) -> Result<Vec<(Name, PathBuf)>> {
     let TenantDirs { a, b } = bench.dirs(Layout::Shared).clone();
     let mut all: Vec<(Name, PathBuf)> = bench.tenants()?.into_iter().zip([a, b]).collect();
@@ -49,15 +48,15 @@ pub(crate) fn add_tenants(bench: &Bench, n: usize) -> Result<Vec<(Name, PathBuf)
     Ok(all)
 }
 
-/// Adds a logical volume without a file system: its device node. Only on a device target.
+/// Adds a logical volume without a file system; returns its device node. Only on a device target.
 ///
 /// # Errors
-/// When it cannot be made.
+/// If it cannot be created.
 pub(crate) fn add_raw(bench: &Bench) -> Result<PathBuf> {
     let raw = VolumeRef { pool: name(POOL)?, name: name("raw")? };
     let size_bytes = Bytes(bench.volume_bytes().min(Bytes::GIB));
     let (fs, provision, fast_commit) = (FsKind::Ext4, None, false);
-    // Made like any other volume, so that it is removed like any other; the file system on it is written over.
+    // Created like any other volume, so that it is removed in the same way; its file system is overwritten.
     bench.engine().volume_create(
         &VolumeCreate { mount_options: MountOptions::default(), volume: raw, size_bytes, fs, provision, fast_commit },
         false,
@@ -67,10 +66,10 @@ pub(crate) fn add_raw(bench: &Bench) -> Result<PathBuf> {
     Ok(lvm::node(&vg, "raw"))
 }
 
-/// Adds a file volume, every block of whose image was written before, on the shared volume.
+/// Adds a file volume on the shared volume, with all blocks of its image written.
 ///
 /// # Errors
-/// When it cannot be made.
+/// If it cannot be created.
 pub(crate) fn add_image(bench: &Bench, server: Server) -> Result<VolumeView> {
     let found = IMAGE_POOLS.iter().find(|(of, _)| *of == server);
     let pool = name(found.map(|(_, pool)| *pool).context("there is no pool for it")?)?;
@@ -88,7 +87,7 @@ pub(crate) fn add_image(bench: &Bench, server: Server) -> Result<VolumeView> {
         fast_commit,
     };
     bench.engine().volume_create(&request, false)?;
-    // A block server would do it in its own time.
+    // A block server would write them later, in the background.
     write_out(&image_path(&path, &volume.name)).context("the image")?;
     let volumes = vec![volume.clone()];
     let request = TenantCreate { name: pool, share: Share::DEFAULT, limits: Vec::new(), volumes };
@@ -96,10 +95,10 @@ pub(crate) fn add_image(bench: &Bench, server: Server) -> Result<VolumeView> {
     Ok(bench.engine().volume_inspect(&volume)?)
 }
 
-/// Adds an image of the same kind on the shared volume, served by a program that is not ours.
+/// Adds an image of the same kind on the shared volume, served by a third-party program.
 ///
 /// # Errors
-/// When it cannot be made.
+/// If it cannot be created.
 pub(crate) fn add_served(bench: &Bench, server: served::Server, cancel: &Cancel) -> Result<Served> {
     let image = bench.host_dir()?.join(format!("{}.img", server.as_str()));
     write_image(&image, IMAGE).context("the image")?;

@@ -1,4 +1,4 @@
-//! Batches of system calls, to measure what observing them costs.
+//! Batches of system calls, to measure the cost of observing them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -7,29 +7,29 @@ use rustix::fs::{AtFlags, Mode, OFlags, chmodat, mkdirat, openat, unlinkat};
 use rustix::io::{Result, pread, pwrite};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Calls of a batch: long enough that the clock's resolution does not matter.
+/// Calls per batch, enough that the clock's resolution does not matter.
 const N: u32 = 1000;
-/// Size of what is read and written.
+/// Size of reads and writes.
 const BLOCK: usize = 4096;
 
 /// Groups of batches.
 pub(crate) const METADATA: &str = "metadata calls";
 pub(crate) const OTHER: &str = "other calls";
 
-/// What is called.
+/// The kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Batch {
-    /// Directories made and removed.
+    /// Creating and removing directories.
     MkdirRmdir,
-    /// Files made and removed.
+    /// Creating and removing files.
     CreatUnlink,
-    /// Other permissions.
+    /// Changing permissions.
     Chmod,
-    /// 4 KiB over what is in the page cache, dirty already.
+    /// Writing 4 KiB over dirty pages in the page cache.
     Overwrite,
-    /// 4 KiB out of the page cache.
+    /// Reading 4 KiB from the page cache.
     Read,
-    /// The cheapest call there is.
+    /// The cheapest system call.
     Getppid,
 }
 
@@ -48,7 +48,7 @@ impl Batch {
         }
     }
 
-    /// [`METADATA`] if it changes metadata, so that the journal's handles are counted; else [`OTHER`].
+    /// [`METADATA`] if it changes metadata, so that journal handles are observed; else [`OTHER`].
     pub(crate) fn group(self) -> &'static str {
         match self {
             Self::MkdirRmdir | Self::CreatUnlink | Self::Chmod => METADATA,
@@ -56,7 +56,7 @@ impl Batch {
         }
     }
 
-    /// Makes what the calls need below a directory of an ext4.
+    /// Creates the files that the calls need, below a directory on ext4.
     pub(crate) fn prepare(self, root: BorrowedFd<'_>) -> Result<Subject> {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC;
         let file = openat(root, "subject", flags, Mode::RUSR | Mode::WUSR)?;
@@ -67,7 +67,7 @@ impl Batch {
     }
 }
 
-/// Where the calls of a batch work.
+/// The files that the calls of a batch work on.
 pub(crate) struct Subject {
     batch: Batch,
     root: OwnedFd,
@@ -75,7 +75,7 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// Makes all calls of the batch; returns their number.
+    /// Runs the batch; returns the number of calls.
     pub(crate) fn run(&self) -> Result<u32> {
         let names: Vec<String> = (0..N).map(|n| format!("entry-{n}")).collect();
         let mut buffer = [2; BLOCK];
@@ -109,12 +109,12 @@ fn offset(block: u32) -> u64 {
     u64::from(block) * BLOCK as u64
 }
 
-/// Processor time of the calling thread since it began, in user space and kernel.
+/// CPU time of the calling thread so far, in user space and kernel.
 pub(crate) fn thread_cpu() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// Processor time of this process, all its threads together.
+/// CPU time of this process, all threads.
 pub(crate) fn process_cpu() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
-//! A base volume and its clones, as operators make them: by a daemon of the experiment's own and the `bulkhead` program.
+//! A base volume and its clones, created as operators do: with the experiment's own daemon and the `bulkhead` program.
 //!
-//! Owns: that daemon, a file pool on a logical volume of the device under test, the base, and the clones, each mounted; how a clone is
-//! asked to read what it shares ([`Clones::make_clone`], the one place that says so). Everything is removed at the end, also what a
-//! killed run left: the daemon's records are where those of other experiments are. Does not: measure.
+//! Owns: that daemon, a directory pool on a logical volume of the device under test, the base, and the mounted clones; the source of a clone's
+//! shared blocks ([`Clones::make_clone`] is the only place). Everything is removed at the end, including leftovers of a killed run: the daemon's
+//! records are in the same place as those of other experiments. Does not: measure.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -29,21 +29,21 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::spawn::{Running, SpawnSpec, spawn};
 use bulkhead_sys::tool::Tool;
 
-/// The pool, on the volume of [`HOLDER`].
+/// Name of the pool, on the volume of [`HOLDER`].
 const CLONE_POOL: &str = "bench-clones";
 /// Size of the logical volume that the pool is on.
 const HOST: Bytes = Bytes::mib(3072);
-/// What is in the base may be as large as this.
+/// Maximum size of the contents of the base.
 const BASE: Bytes = Bytes::mib(384);
-/// The tenant of all clones: who shares is one group of trust.
+/// The tenant of all clones: clones that share trust each other.
 const TENANT: &str = "bench-clones";
 const BASE_NAME: &str = "base";
-/// How long the daemon may take to answer and to end, and a copy of files: emulated CPUs are slow.
+/// Time limit for the daemon to answer and to end, and for a copy of files: emulated CPUs are slow.
 const DAEMON_LIMIT: Duration = Duration::from_secs(120);
 const COPY_LIMIT: Duration = Duration::from_secs(300);
 const POLL: Duration = Duration::from_millis(200);
 
-/// Everything that is set up. Removed when it is dropped; [`Clones::remove`] does the same and tells what failed.
+/// The complete set-up. Removed on drop; [`Clones::remove`] does the same and returns errors.
 pub(crate) struct Clones {
     roots: Roots,
     program: PathBuf,
@@ -52,7 +52,7 @@ pub(crate) struct Clones {
     host_dir: PathBuf,
     client: Client,
     runtime: tokio::runtime::Runtime,
-    // Ended before its records are read by anybody else.
+    // Ended before anything else reads its records.
     daemon: Option<Running>,
     has_modes: bool,
     has_images: bool,
@@ -60,21 +60,21 @@ pub(crate) struct Clones {
     _lock: LockFile,
 }
 
-/// A clone that is mounted.
+/// A mounted clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Clone {
     volume: VolumeRef,
-    /// Where.
+    /// Its mount point.
     pub(crate) dir: PathBuf,
     /// Its block server.
     pub(crate) server: Option<u32>,
 }
 
 impl Clones {
-    /// Removes what a killed run left; then starts a daemon and makes a pool on the device.
+    /// Removes leftovers of a killed run; then starts a daemon and creates a pool on the device.
     ///
     /// # Errors
-    /// When the target is no device, another run is under way, Bulkhead's tenants are on this host, or the daemon refuses.
+    /// If the target is not a device, another run is in progress, this host has tenants of Bulkhead, or the daemon refuses.
     pub(crate) fn set_up(target: &Target, program: &Path, cancel: &Cancel) -> Result<Self> {
         let Target::Device { path, erase } = target else {
             bail!("clones are measured on a whole device, whose reads can be counted");
@@ -146,7 +146,7 @@ impl Clones {
         Ok(())
     }
 
-    /// Makes the base of what is in a directory: an image with an index where this Bulkhead has such, else a snapshot of a volume.
+    /// Creates the base from a directory: an image with an index if this version of Bulkhead supports it, else a snapshot of a volume.
     pub(crate) fn make_base(&self, tree: &Path) -> Result<()> {
         let base = reference(BASE_NAME)?;
         if self.has_images {
@@ -172,7 +172,7 @@ impl Clones {
         Ok(())
     }
 
-    /// Modes that clones can have here.
+    /// The modes of sharing that this version of Bulkhead supports.
     pub(crate) fn modes(&self) -> Vec<ReadFrom> {
         let has = |mode: &ReadFrom| {
             *mode == ReadFrom::HostCache || self.has_modes && (self.has_images || *mode == ReadFrom::Disk)
@@ -180,7 +180,7 @@ impl Clones {
         ReadFrom::ALL.into_iter().filter(has).collect()
     }
 
-    /// Makes clones, mounted, with nothing of theirs in a cache that [`drop_caches`] can drop.
+    /// Creates and mounts clones, with empty caches as far as [`drop_caches`] can drop them.
     pub(crate) fn clones(&self, n: usize, mode: ReadFrom) -> Result<Vec<Clone>> {
         let make = |number: usize| {
             let volume = reference(&format!("{}-{number}", mode.tag()))?;
@@ -193,7 +193,7 @@ impl Clones {
         (1..=n).map(make).collect()
     }
 
-    /// Creates a clone that reads shared blocks from there.
+    /// Creates a clone with a source of shared blocks.
     fn make_clone(&self, volume: &VolumeRef, mode: ReadFrom) -> Result<()> {
         let base = reference(BASE_NAME)?.to_string();
         let mut words = ["volume", "clone", &base, volume.name.as_str()].map(str::to_owned).to_vec();
@@ -213,7 +213,7 @@ impl Clones {
         Ok(())
     }
 
-    /// A directory on the file system that the pool is on, for what the base is made of.
+    /// A directory on the pool's file system, for the source of the base.
     pub(crate) fn staging(&self) -> Result<PathBuf> {
         let dir = self.host_dir.join("staging");
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
@@ -225,17 +225,17 @@ impl Clones {
         (&self.device, self.dev)
     }
 
-    /// What the physical device has done.
+    /// The counters of the physical device.
     pub(crate) fn disk(&self) -> Result<Diskstat> {
         block::diskstat(&self.roots, self.dev).context("the device's counters")
     }
 
-    /// Directory of the cgroup in which processes of the clones' tenant run.
+    /// Directory of the payload cgroup of the clones' tenant.
     pub(crate) fn payload(&self) -> Result<PathBuf> {
         Ok(self.roots.cgroup_dir(&slices::payload(&name(TENANT)?)))
     }
 
-    /// Bounds the memory of everything that belongs to the clones: processes, block servers, what they have in caches.
+    /// Limits the memory of the clones' tenant: processes, block servers, and their page cache.
     pub(crate) fn limit_memory(&self, limit: Option<Bytes>) -> Result<()> {
         let slice = slices::tenant(&name(TENANT)?);
         let value = limit.map_or_else(|| "max".to_owned(), |limit| limit.0.to_string());
@@ -251,7 +251,7 @@ impl Clones {
         Ok(paths.filter(|path| path.extension().is_some_and(|end| end == "index")).collect())
     }
 
-    /// Size of the indexes of bases, and how much of them is in memory: of all where nothing can tell.
+    /// Size of the indexes of bases, and of the part in memory; everything if that is unknown.
     pub(crate) fn index_bytes(&self) -> Result<(u64, u64)> {
         let (mut size, mut cached) = (0, 0);
         for path in self.indexes()? {
@@ -312,7 +312,7 @@ impl Clones {
     /// Ends the daemon and removes everything that was set up.
     ///
     /// # Errors
-    /// The first thing that could not be removed; the next run tries again.
+    /// The first failure; the next run tries again.
     pub(crate) fn remove(mut self) -> Result<()> {
         self.remove_all()
     }
@@ -337,7 +337,7 @@ impl Drop for Clones {
     }
 }
 
-/// Writes out what is dirty and drops what is cached, of files, directories and inodes, for all on this host.
+/// Writes out dirty data, and drops all cached files, directories and inodes of this host.
 pub(crate) fn drop_caches() -> Result<()> {
     const PATH: &str = "/proc/sys/vm/drop_caches";
     rustix::fs::sync();
@@ -345,7 +345,7 @@ pub(crate) fn drop_caches() -> Result<()> {
     opened.and_then(|mut file| file.write_all(b"3")).with_context(|| format!("cannot write {PATH}"))
 }
 
-/// What the host's page cache has of files.
+/// Size of the host's page cache.
 pub(crate) fn cached_bytes() -> Result<u64> {
     let text = read_limited(Path::new("/proc/meminfo"), Bytes(1 << 16)).context("/proc/meminfo")?;
     parse_cached(&String::from_utf8_lossy(&text)).context("/proc/meminfo is not understood")

@@ -1,4 +1,4 @@
-//! What containers would be charged by numbers of calls (Tobimatsu et al.), for comparison with what they are charged.
+//! Charges of containers estimated from numbers of calls (Tobimatsu et al.), for comparison with actual charges.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use bulkhead_core::observe::cost::{Call, CallCost};
 use bulkhead_measure::load::storm::BATCH;
 use bulkhead_measure::load::{LoadKind, LoadResult};
 
-/// What both loads write at a time.
+/// Size of writes of both loads.
 const BLOCK_BYTES: u64 = 4096;
 
-/// How often a load made each call, and in how many commits its metadata was.
+/// Numbers of a load's calls, and of the commits with its metadata.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Counts {
     calls: BTreeMap<Call, f64>,
@@ -17,7 +17,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Of a probe, each of whose appends is synced, or of a storm that syncs nothing and makes a batch for each commit.
+    /// From the result of a probe, which syncs each append, or of a storm, which does not sync and has one batch per commit.
     pub(crate) fn from_load(result: &LoadResult) -> Self {
         let blocks = result.tally.written_bytes as f64 / BLOCK_BYTES as f64;
         if result.kind != LoadKind::Storm {
@@ -35,13 +35,13 @@ impl Counts {
         Self { calls: calls.into(), n_commits: batches(created) }
     }
 
-    /// By the paper's weights; a call that it does not have costs what a write does there.
+    /// By the paper's weights; a call that the paper lacks counts as a write.
     pub(crate) fn by_paper(&self) -> Option<f64> {
         let weight = |call: Call| Some(call.paper().or(Call::Write.paper())?.mean_kib * 1024.0 / 1000.0);
         self.calls.iter().map(|(call, n)| Some(n * weight(*call)?)).sum()
     }
 
-    /// By weights with two terms, as measured: one for each call, and one for each commit, which calls in the same commit share.
+    /// By measured weights with two terms: one per call, and one per commit, shared by the calls in it.
     pub(crate) fn by_weights(&self, costs: &[CallCost]) -> Option<f64> {
         let (mut of_calls, mut of_commit) = (0.0, 0.0f64);
         for (call, n) in &self.calls {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_is_taken_for_its_calls() {
+    fn a_storm_is_estimated_from_its_calls() {
         let counts = Counts::from_load(&result(LoadKind::Storm, 10 * BATCH, 6 * BATCH));
         let (created, removed) = (6.0 * BATCH as f64, 4.0 * BATCH as f64);
         assert_eq!(counts.calls[&Call::Creat], created);
@@ -92,7 +92,7 @@ mod tests {
     fn a_probe_appends_and_syncs() {
         let counts = Counts::from_load(&result(LoadKind::Probe, 7, 7));
         assert_eq!(counts, Counts { calls: [(Call::AppendFsync, 7.0)].into(), n_commits: 0.0 });
-        // The paper knows writes only.
+        // The paper has writes only.
         assert!((counts.by_paper().unwrap() - 7.0 * 0.268 * 1024.0).abs() < 1e-6);
         assert_eq!(counts.by_weights(&[]), None);
     }

@@ -1,6 +1,6 @@
-//! The table of all experiments: how each measures, on which disks it is wanted, what is asked of it, and what reports say of it.
+//! The table of all experiments: method, disks of the target, judge, and text for reports.
 //!
-//! Owns: the list, and finding an entry by its name. Does not: measure (`experiment`), judge (`judge`), or write reports (`report`).
+//! Owns: the list, and looking up an entry by name. Does not: measure (`experiment`), judge (`judge`), or write reports (`report`).
 
 use anyhow::{Context, Result};
 use bulkhead_measure::cleanup::lock;
@@ -21,18 +21,18 @@ use crate::served;
 /// One experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// How it measures.
+    /// Its method.
     pub method: Method,
-    /// The disk models of the lab that it is wanted on.
+    /// The lab's disk models in its target.
     pub disks: &'static [&'static str],
-    /// What is asked of its results.
+    /// Its judge.
     pub(crate) judge: fn(&mut Case<'_>, &[&Experiment]),
-    /// What reports say of it.
+    /// Text about it for reports.
     pub about: About,
 }
 
 impl Entry {
-    /// Runs it, after what a killed run left of programs that are not ours is removed; see [`Method::run`].
+    /// Removes leftovers of third-party programs of a killed run, and runs it; see [`Method::run`].
     ///
     /// # Errors
     /// As [`Method::run`].
@@ -44,18 +44,18 @@ impl Entry {
     }
 }
 
-/// All of them, in the order of docs/EVIDENCE.md.
+/// All experiments, in the order of docs/EVIDENCE.md.
 pub const ALL: &[Entry] = &[
     Entry {
         method: fsync_probe::METHOD,
-        // What a flush costs decides here.
+        // The cost of a flush is decisive here.
         disks: &["hdd", "hdd-nocache", "ssd", "nvme-slow"],
         judge: isolation::fsync_probe,
         about: FSYNC_PROBE,
     },
     Entry {
         method: dbms_consolidation::METHOD,
-        // On nvme their loads are bound by 10^9 instructions a second, and not by the disk: here and in the next one.
+        // Not on nvme: 10^9 instructions a second would be the bottleneck, not the disk. The same applies to the next one.
         disks: &["hdd", "ssd", "nvme-slow"],
         judge: isolation::dbms,
         about: DBMS_CONSOLIDATION,
@@ -74,7 +74,7 @@ pub const ALL: &[Entry] = &[
     },
     Entry {
         method: journal_cost::METHOD,
-        // It works in memory, as the next two do.
+        // In memory, as the next two.
         disks: &["fast"],
         judge: charges::journal_cost,
         about: about::JOURNAL_COST,
@@ -83,7 +83,7 @@ pub const ALL: &[Entry] = &[
     Entry { method: churn::METHOD, disks: &["fast"], judge: charges::churn, about: about::CHURN },
     Entry {
         method: share_correction::METHOD,
-        // It computes as much as it reads: on a disk as fast as it is, 10^9 instructions a second would be the limit.
+        // It computes as much as it reads: on a faster disk, 10^9 instructions a second would be the bottleneck.
         disks: &["hdd-slow", "ssd-slow"],
         judge: isolation::share_correction,
         about: about::SHARE_CORRECTION,
@@ -118,7 +118,7 @@ pub fn find(name: &str) -> Option<&'static Entry> {
 /// The experiment with this name.
 ///
 /// # Errors
-/// Names those that there are.
+/// The known names.
 pub fn named(name: &str) -> Result<&'static Entry> {
     find(name).with_context(|| {
         let known: Vec<&str> = ALL.iter().map(|entry| entry.method.name).collect();
@@ -126,7 +126,7 @@ pub fn named(name: &str) -> Result<&'static Entry> {
     })
 }
 
-/// What reports say of the experiment with this name; nothing of one that is unknown.
+/// Text about the experiment with this name; empty if it is unknown.
 pub(crate) fn about(name: &str) -> About {
     find(name).map(|entry| entry.about).unwrap_or_default()
 }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_experiment_does_not_have_is_refused_by_name() {
+    fn unknown_choices_are_refused_by_name() {
         let of = |neighbour: &str, config: &str| {
             let words = |word: &str| if word.is_empty() { vec![] } else { vec![word.to_owned()] };
             Options { neighbours: words(neighbour), configs: words(config), ..options() }
@@ -158,14 +158,14 @@ mod tests {
         let refused = |name, neighbour, config| check(name, neighbour, config).unwrap_err().to_string();
         assert!(refused("fsync-probe", "nobody", "").contains("no neighbour \"nobody\""));
         assert!(refused("dbms-consolidation", "", "own").contains("own+accounting/iocost"));
-        // Those that are run as a whole do not run as a whole instead.
+        // Experiments that always run as a whole refuse any choice.
         for name in ["clone-read", "launch-storm", "volume-overhead", "journal-cost", "churn"] {
             assert!(refused(name, "anything", "").contains("no neighbour \"anything\", nor another"), "{name}");
             assert!(refused(name, "", "drr").contains("no configuration \"drr\", nor another"), "{name}");
         }
         assert!(refused("disk-models", "depth-3", "").contains("choose from depth-1, "));
         assert!(refused("attribution", "", "shared/none").contains("no configuration"));
-        // It has both, and not together.
+        // Both exist, but not in combination.
         assert!(refused("dbms-consolidation", "none", "own+accounting+hold/iocost").contains("no cell"));
     }
 

@@ -1,7 +1,7 @@
 //! `bulkhead-evidence`: runs one experiment on a disk whose data is lost, and writes its JSON. The lab starts it in its guests.
 //!
-//! Loads, block servers and daemons are those of the program `bulkhead` that is beside it. Standard output is data; everything else goes
-//! to standard error.
+//! Loads, block servers and daemons are run by the program `bulkhead` in the same directory. Standard output is data; everything else goes to
+//! standard error.
 
 #![forbid(unsafe_code)]
 
@@ -85,7 +85,7 @@ fn run(cli: Cli) -> Result<()> {
     written.context("cannot write to standard output")
 }
 
-/// The program that is measured.
+/// Path of the measured program.
 fn bulkhead_path() -> Result<PathBuf> {
     let path = std::env::current_exe().context("cannot find the folder of this program")?.with_file_name("bulkhead");
     if !path.is_file() {
@@ -95,6 +95,6 @@ fn bulkhead_path() -> Result<PathBuf> {
 }
 
 fn say(text: &str) {
-    // Nobody is left to tell when standard error is closed.
+    // There is no way to report a closed standard error.
     let _ = writeln!(std::io::stderr(), "{text}");
 }

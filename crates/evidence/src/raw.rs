@@ -1,6 +1,6 @@
-//! A whole device without anything on it, for experiments on the device itself.
+//! An empty whole device, for experiments on the device itself.
 //!
-//! Owns: its claim, and its queue's settings from the first to the last moment. Does not: measure.
+//! Owns: the exclusive claim, and the settings of its queue in that time. Does not: measure.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{block, fsutil, iocost};
 use rustix::fs::{Mode, OFlags};
 
-/// A whole device without anything on it, for an experiment on the device itself: claimed, its signatures erased, without scheduler and
-/// io.cost. Given back when it is dropped; [`Raw::release`] does the same and tells what failed.
+/// An empty whole device: claimed, signatures erased, without scheduler and io.cost. Released on drop; [`Raw::release`] does the same and returns
+/// errors.
 #[derive(Debug)]
 pub(crate) struct Raw {
     engine: Engine,
@@ -25,17 +25,16 @@ pub(crate) struct Raw {
     device: String,
     dev: DevNo,
     is_given_back: bool,
-    // Nobody may mount it meanwhile.
+    // No other process may mount it in this time.
     _claim: OwnedFd,
     _lock: LockFile,
 }
 
 impl Raw {
-    /// Removes what a killed run left, then takes the device.
+    /// Removes leftovers of a killed run, then claims the device.
     ///
     /// # Errors
-    /// When it is no whole device, or may not be erased; when it is in use, another run is under way, or Bulkhead's tenants are on this
-    /// host.
+    /// If it is not a whole device, may not be erased or is in use; if another run is in progress, or this host has tenants of Bulkhead.
     pub(crate) fn take(target: &Target, program: &Path) -> Result<Self> {
         let Target::Device { path, erase: true } = target else {
             bail!("this needs a whole device that may be erased");
@@ -76,7 +75,7 @@ impl Raw {
         Ok(())
     }
 
-    /// Its node, as it was given.
+    /// Its device node, as specified.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -91,10 +90,10 @@ impl Raw {
         self.dev
     }
 
-    /// Puts its scheduler back.
+    /// Restores its scheduler.
     ///
     /// # Errors
-    /// When the kernel refuses; the next run tries again.
+    /// If the kernel refuses; the next run tries again.
     pub(crate) fn release(mut self) -> Result<()> {
         self.is_given_back = true;
         remove_all(&self.engine, &self.roots).context("cannot restore the device's queue")

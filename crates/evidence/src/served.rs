@@ -1,7 +1,7 @@
-//! Images as block devices of programs that are not ours, to compare with: nbdkit, qemu-nbd, and rublk, which is a plain loop on ublk.
+//! Images served by third-party programs, for comparison: nbdkit, qemu-nbd, and rublk, a plain loop target on ublk.
 //!
-//! Owns: each device with its process and its mount, from the first to the last moment, and the record by which the next run removes
-//! what a killed one left. Does not: make the directory of the images, or measure.
+//! Owns: each device with its process and its mount, and the record from which the next run removes leftovers of a killed one. Does not: create the
+//! directory of the images, or measure.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,19 +23,19 @@ use bulkhead_sys::ublk::Control;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-/// How long a device may take to appear, and its process to end: emulated CPUs are slow.
+/// Time limit for a device to appear, and for its process to end: emulated CPUs are slow.
 const START_LIMIT: Duration = Duration::from_secs(60);
 const END_LIMIT: Duration = Duration::from_secs(30);
-/// How often it is looked for.
+/// Interval between polls.
 const POLL: Duration = Duration::from_millis(100);
-/// Devices that the driver for NBD has by default.
+/// Default number of devices of the NBD driver.
 const NBD_DEVICES: u32 = 16;
-/// Devices that are tried for rublk.
+/// Number of devices that are tried for rublk.
 const UBLK_DEVICES: u32 = 64;
-/// All file systems have one uuid: they are never mounted at once with one of a volume.
+/// UUID of all file systems: only one is mounted at a time.
 const UUID: &str = "6d1f7c0e-5a0b-4a55-9c39-3f2d9d4b7a10";
 
-/// Who serves an image.
+/// The server of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Server {
@@ -47,14 +47,14 @@ pub(crate) enum Server {
     Rublk,
 }
 
-/// A device with a file system on it, mounted. Removed when it is dropped; [`Served::remove`] does the same and tells what failed.
+/// A device with a mounted file system. Removed on drop; [`Served::remove`] does the same and returns errors.
 #[derive(Debug)]
 pub(crate) struct Served {
     record: Record,
     process: Option<Running>,
 }
 
-/// What has to be removed.
+/// The record of what to remove.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Record {
     server: Server,
@@ -64,10 +64,10 @@ struct Record {
 }
 
 impl Server {
-    /// All of them.
+    /// All servers.
     pub(crate) const ALL: [Self; 3] = [Self::Nbdkit, Self::QemuNbd, Self::Rublk];
 
-    /// The word in results.
+    /// The name in results.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Nbdkit => "nbdkit",
@@ -76,7 +76,7 @@ impl Server {
         }
     }
 
-    /// The programs that it needs: where each is, or what it is called when it is not there.
+    /// The programs that it requires: the path of each, or its name if it is missing.
     fn programs(self) -> Result<Vec<PathBuf>, &'static str> {
         let names: &[&str] = match self {
             Self::Nbdkit => &["nbdkit", "nbd-client"],
@@ -86,7 +86,7 @@ impl Server {
         names.iter().map(|name| find_program(name).or_else(|| next_to_us(name)).ok_or(*name)).collect()
     }
 
-    /// What its program says that its version is.
+    /// The version that its program reports.
     pub(crate) fn version(self) -> Option<String> {
         let program = self.programs().ok()?.into_iter().next()?;
         let spec = SpawnSpec { program, args: vec!["--version".into()], ..SpawnSpec::default() };
@@ -96,7 +96,7 @@ impl Server {
         }
     }
 
-    /// What is missing for it on this host, if anything is.
+    /// What it lacks on this host, if anything.
     pub(crate) fn missing(self) -> Option<String> {
         if let Err(name) = self.programs() {
             return Some(format!("{name} is not installed"));
@@ -111,7 +111,7 @@ impl Server {
 
     fn is_free(self, roots: &Roots, number: u32) -> bool {
         let dir = roots.sys.join("block").join(self.node(number));
-        // An NBD device is always there, and has a client or not; a ublk device comes and goes.
+        // An NBD device always exists, with or without a client; a ublk device is created and removed.
         if self == Self::Rublk { !dir.exists() } else { dir.exists() && !dir.join("pid").exists() }
     }
 
@@ -120,7 +120,7 @@ impl Server {
         let image = image.display();
         let line = match self {
             Self::Nbdkit => format!("--foreground --exit-with-parent --unix {} file {image}", self.socket().display()),
-            // Verbose, because otherwise it goes to the background.
+            // Verbose, because it would daemonise otherwise.
             Self::QemuNbd => {
                 format!("--verbose --connect=/dev/nbd{number} --format=raw --cache=none --aio=io_uring {image}")
             }
@@ -129,7 +129,7 @@ impl Server {
         line.split(' ').map(str::to_owned).collect()
     }
 
-    /// The command line, for the result.
+    /// Its command line, for the result.
     pub(crate) fn describe(self) -> String {
         let client = if self == Self::Nbdkit { "; nbd-client -unix SOCKET /dev/nbdN" } else { "" };
         let name = match self {
@@ -149,17 +149,17 @@ impl Server {
     }
 }
 
-/// A program in the folder of this one: the lab puts programs there that the guest's distribution does not have.
+/// A program in the directory of this one, where the lab installs programs that the guest's distribution lacks.
 fn next_to_us(name: &str) -> Option<PathBuf> {
     let path = std::env::current_exe().ok()?.with_file_name(name);
     path.is_file().then_some(path)
 }
 
 impl Served {
-    /// Serves an image, makes a file system on it as volumes have one, and mounts that.
+    /// Serves an image, creates a file system on it like that of volumes, and mounts it.
     ///
     /// # Errors
-    /// When a program fails, or its device does not appear; nothing is left then.
+    /// If a program fails, or its device does not appear; nothing is left behind then.
     pub(crate) fn start(roots: &Roots, server: Server, image: &Path, cancel: &Cancel) -> Result<Self> {
         let programs = server.programs().map_err(|name| anyhow::anyhow!("{name} is not installed"))?;
         let limit = if server == Server::Rublk { UBLK_DEVICES } else { NBD_DEVICES };
@@ -177,7 +177,7 @@ impl Served {
         let Record { server, number, ref mounted_at } = self.record;
         let [program, ..] = programs else { bail!("a server is a program") };
         let args = server.arguments(image, number).into_iter().map(Into::into).collect();
-        // What an earlier server left keeps the next one from listening.
+        // A leftover socket would prevent the server from listening.
         let _ = fs::remove_file(server.socket());
         let mut process =
             spawn(&SpawnSpec { program: program.clone(), args, ..SpawnSpec::default() }).context("cannot start it")?;
@@ -208,7 +208,7 @@ impl Served {
         Ok(())
     }
 
-    /// Where the file system is mounted.
+    /// Mount point of the file system.
     pub(crate) fn mounted_at(&self) -> &Path {
         &self.record.mounted_at
     }
@@ -221,7 +221,7 @@ impl Served {
     /// Unmounts it, and removes the device with its process.
     ///
     /// # Errors
-    /// What could not be removed; the next run tries again.
+    /// The first failure; the next run tries again.
     pub(crate) fn remove(mut self) -> Result<()> {
         self.take_away()
     }
@@ -229,7 +229,7 @@ impl Served {
     fn take_away(&mut self) -> Result<()> {
         remove(&Roots::host(), &self.record)?;
         if let Some(mut process) = self.process.take() {
-            // nbdkit waits for the next client; the others end with their device.
+            // nbdkit waits for the next client; the others exit with their device.
             if self.record.server == Server::Nbdkit {
                 process.terminate()?;
             }
@@ -249,10 +249,10 @@ impl Drop for Served {
     }
 }
 
-/// Removes what a killed run left; its processes ended with it.
+/// Removes leftovers of a killed run, whose processes have ended with it.
 ///
 /// # Errors
-/// What could not be removed.
+/// The first failure.
 pub(crate) fn remove_leftovers(roots: &Roots) -> Result<()> {
     for server in Server::ALL {
         let path = server.record_path();
@@ -304,19 +304,19 @@ fn await_or_bail(process: &mut Running, cancel: &Cancel, what: &str, is_so: impl
     Ok(())
 }
 
-/// Makes an image, every block of which was written.
+/// Creates an image with all blocks written.
 ///
 /// # Errors
-/// When there is no room, or it cannot be written.
+/// A lack of space, or a failed write.
 pub(crate) fn write_image(path: &Path, size: Bytes) -> Result<()> {
     image::create(path, size, Provision::Full)?;
     write_out(path)
 }
 
-/// Writes every block of an image that was not written before. Nobody may use it meanwhile.
+/// Writes all unwritten blocks of an image, which must not be in use.
 ///
 /// # Errors
-/// When it cannot be written.
+/// A failed write.
 pub(crate) fn write_out(path: &Path) -> Result<()> {
     let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty());

@@ -1,7 +1,7 @@
-//! The fair part of each in a cost that arises together (L. S. Shapley, "A value for n-person games", 1953).
+//! The fair share of each participant in a joint cost (L. S. Shapley, "A value for n-person games", 1953).
 
-/// The Shapley value of each of `n` players (at most 16): its additional cost, averaged over all orders in which they could
-/// come. `cost` gives the cost of a set of players, bit `i` standing for player `i`. The values sum to the cost of all.
+/// The Shapley value of each of `n` players (at most 16): its marginal cost, averaged over all orders of arrival. `cost` returns the cost of a
+/// set of players, with bit `i` for player `i`. The values sum to the cost of all players.
 #[must_use]
 pub(crate) fn values(n: usize, cost: impl Fn(usize) -> f64) -> Vec<f64> {
     let factorial = |k: usize| (1..=k).map(|i| i as f64).product::<f64>();

@@ -1,11 +1,11 @@
-//! `attribution`: what containers are charged on a shared journal against what they cost alone and together, and what observing costs.
+//! `attribution`: charges of containers on a shared journal, compared with their costs alone and in combination; and the cost of observation.
 //!
-//! Three containers with scheduled work on one ext4 in memory, whose journal is a device of its own. Each of the seven
-//! combinations runs by itself, on a fresh file system: from what the journal's device was given in each follows the Shapley
-//! value of every container, the fair part of a cost that arises together. With all three, the observation says who is charged.
-//! Overhead: processor time of the caller for batches of calls, with and without the programs in turn. Full form: 3 rounds of
+//! Three containers with scheduled work on one ext4 in memory, with its journal on a separate device. Each of the seven combinations runs
+//! separately, on a new file system: the bytes written to the journal's device in each determine the Shapley value of every container, its fair share
+//! of the joint cost. With all three, the observation has the charges.
+//! Overhead: CPU time of the caller for batches of calls, alternately with and without the programs. Full form: 3 rounds of
 //! about 5 minutes; short form: one round of 3 minutes. Neighbours are the groups of cells;
-//! without the containers the rest runs on hosts that cannot hold any.
+//! all but the containers also run on hosts without cgroups for them.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd as _;
@@ -34,7 +34,7 @@ use crate::estimate::Counts;
 use crate::figure as f;
 use crate::shapley;
 
-/// Its row of the table.
+/// Its entry in the table of experiments.
 pub(crate) const METHOD: Method = Method {
     name: "attribution",
     what: "what three containers on one journal are charged, and what observing them costs",
@@ -52,32 +52,32 @@ const ABOUT: &str = "Three containers on one ext4 with an external journal, both
 
 /// The containers.
 pub(crate) const PLAYERS: [&str; 3] = ["fsyncs", "storm", "seldom"];
-/// What cells of combinations have for a neighbour.
+/// The neighbour of cells with combinations.
 pub(crate) const CONTAINERS: &str = "containers";
 /// All of them.
 const ALL: usize = (1 << PLAYERS.len()) - 1;
-/// And those of programs.
+/// The neighbour of cells with programs.
 pub(crate) const PROGRAMS: &str = "programs";
-/// Neighbours of the cells that measure what observing costs; they need neither containers nor a disk.
+/// Neighbours of the cells that measure the cost of observation, which need neither containers nor a disk.
 pub const OVERHEAD: [&str; 3] = [METADATA, OTHER, PROGRAMS];
-/// How often the loads for the programs are repeated.
+/// Repetitions of the loads for the programs.
 const N_EXERCISES: usize = 20;
-/// Seconds of each combination.
+/// Duration of each combination, seconds.
 const FULL: f64 = 25.0;
 const QUICK: f64 = 12.0;
 /// Batches of calls with and without programs, in pairs.
 const N_PAIRS: usize = 11;
-/// Processor time of a batch, at least: some hundred times what a timer interrupt costs.
+/// Minimum CPU time of a batch: some hundred times the cost of a timer interrupt.
 const BATCH: Duration = Duration::from_millis(100);
-/// Size of the journal: no commit is forced by a full one.
+/// Size of the journal, so that a full journal forces no commit.
 const JOURNAL: Bytes = Bytes::mib(256);
-/// How often the tracer is polled, as the daemon does.
+/// Interval of polling the tracer, as in the daemon.
 const POLL: Duration = Duration::from_millis(200);
 
 /// Number of cells without those of programs: the combinations and the kinds of calls.
 const N_CELLS: usize = ALL + Batch::ALL.len();
 
-/// One round of one cell.
+/// Duration of one round of one cell.
 fn seconds(quick: bool) -> f64 {
     if quick { QUICK } else { FULL }
 }
@@ -155,18 +155,18 @@ fn work(frame: &mut Frame<'_, '_>, roots: &Roots, slice: &CgroupPath) -> Result<
     Ok(())
 }
 
-/// What a combination cost, and who was charged.
+/// The cost of a combination, and the charges.
 struct Seen {
-    /// What the journal's device was given.
+    /// Bytes written to the journal's device.
     bytes: u64,
     /// By container.
     charged: Vec<u64>,
-    /// What each member did.
+    /// The activity of each member.
     counts: Vec<Counts>,
     unattributed: u64,
 }
 
-/// The members of a set of players, as the cell of their combination is called.
+/// The name of the cell for a set of players.
 pub(crate) fn name_of(set: usize) -> String {
     let members = PLAYERS.iter().enumerate().filter(|(player, _)| set & 1 << player != 0).map(|(_, name)| *name);
     members.collect::<Vec<_>>().join("+")
@@ -201,7 +201,7 @@ fn combination(
     seconds: f64,
 ) -> Result<Seen> {
     let scratch = Scratch::ext4(roots, JOURNAL, &[], &[])?;
-    // The file system is mounted nowhere: children find it by our descriptor.
+    // The mount is detached: children access it through this file descriptor.
     let root = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), scratch.root().as_raw_fd()));
     let members: Vec<usize> = (0..PLAYERS.len()).filter(|player| set & 1 << player != 0).collect();
     let (starter, mut loads) = (frame.starter(), Vec::new());
@@ -234,7 +234,7 @@ fn combination(
         bail!("figures were lost: {:?}, {} commits were not seen", totals.losses, totals.unseen_commits);
     }
     let ids = cgroup::all_ids(roots).context("the numbers of the cgroups")?;
-    // The superblock, written when the journal became empty, waits for the next commit's requester; there is none.
+    // The superblock write of the emptied journal would be charged with the next commit, which does not follow.
     let pending: u64 =
         observer.pending_bytes().filter(|(dev, _)| *dev == scratch.fs_dev()).map(|(_, bytes)| bytes).sum();
     let mut seen = Seen { bytes, charged: vec![0; PLAYERS.len()], counts, unattributed: pending };
@@ -251,7 +251,7 @@ fn combination(
     Ok(seen)
 }
 
-/// Charges beside the Shapley values of the game of those who are in the combination.
+/// Adds charges, and the Shapley values of the members of the combination.
 fn compare(round: &mut Round, seen: &Seen, set: usize, costs: &BTreeMap<usize, f64>) {
     let total = seen.bytes as f64;
     let charged: u64 = seen.charged.iter().sum();
@@ -266,7 +266,7 @@ fn compare(round: &mut Round, seen: &Seen, set: usize, costs: &BTreeMap<usize, f
     }
 }
 
-/// What calls cost on this machine, for the estimate by their numbers.
+/// Costs of calls on this machine, for the estimate.
 fn weights(frame: &mut Frame<'_, '_>, roots: &Roots) -> Result<Vec<CallCost>> {
     frame.say("what each call costs");
     let cancel = frame.options.cancel.clone();
@@ -279,7 +279,7 @@ fn weights(frame: &mut Frame<'_, '_>, roots: &Roots) -> Result<Vec<CallCost>> {
     Ok(costs(&request, &measured))
 }
 
-/// What each container would be charged by the numbers of its calls, percent of what all three wrote.
+/// Adds the charge of each container estimated from numbers of calls, percent of all bytes written.
 fn estimates(round: &mut Round, seen: &Seen, weights: &[CallCost]) {
     let percent = |bytes: Option<f64>| bytes.map(|bytes| 100.0 * bytes / seen.bytes as f64);
     for (counts, name) in seen.counts.iter().zip(PLAYERS) {
@@ -288,7 +288,7 @@ fn estimates(round: &mut Round, seen: &Seen, weights: &[CallCost]) {
     }
 }
 
-/// Processor time of the same calls with and without the programs.
+/// CPU time of the same calls with and without the programs.
 fn overhead(roots: &Roots, tracer: &mut Tracer, batch: Batch) -> Result<Round> {
     let scratch = Scratch::ext4(roots, JOURNAL, &[], &[])?;
     let subject = batch.prepare(scratch.root())?;
@@ -297,14 +297,14 @@ fn overhead(roots: &Roots, tracer: &mut Tracer, batch: Batch) -> Result<Round> {
     subject.run()?;
     let n_runs = (BATCH.as_nanos() / (thread_cpu() - before).as_nanos().max(1)).clamp(1, 1000);
     for pair in 0..N_PAIRS {
-        // Which comes first changes, so that what one leaves behind does not favour the other.
+        // The order alternates, so that after-effects of one do not favour the other.
         for observed in [pair % 2 == 0, pair % 2 != 0] {
             if observed {
                 tracer.attach()?;
             } else {
                 tracer.detach();
             }
-            // Code that was patched, and freed some time later, is slow at first, where the processor is emulated above all.
+            // Code that has just been patched is slow at first, above all on an emulated CPU.
             for _ in 0..n_runs {
                 subject.run()?;
             }
@@ -333,11 +333,11 @@ fn overhead(roots: &Roots, tracer: &mut Tracer, batch: Batch) -> Result<Round> {
     Ok(round)
 }
 
-/// How long a run of each program takes, by the kernel's own statistics, which are only on for this.
+/// Run time of each program, from the kernel's statistics, which are enabled only for this.
 fn each_program(roots: &Roots, tracer: &mut Tracer) -> Result<Vec<Round>> {
     let statistics = Tracer::statistics().context("statistics of BPF programs")?;
     let before = tracer.programs(roots)?;
-    // Attached once: where the processor is emulated, each time is a chance for the kernel to stumble over the code that it patches.
+    // Attached only once: on an emulated CPU, each attachment risks a kernel crash in the code that it patches.
     tracer.attach()?;
     for _ in 0..N_EXERCISES {
         let scratch = Scratch::ext4(roots, JOURNAL, &["-O", "fast_commit"], &[])?;

@@ -1,9 +1,9 @@
-//! `churn`: containers come and go for half an hour while they are observed as a daemon does it.
+//! `churn`: containers come and go for half an hour while they are observed as by the daemon.
 //!
-//! Four at a time on one ext4 in memory, whose journal is a device of its own; each is a cgroup of its own, works for two
-//! seconds and is removed. Every third of the run is a round: what was charged must be what the journal's device was given in it,
-//! and neither the memory of this process nor the tables of the programs may go on growing. Full form: 3 rounds of 10 minutes;
-//! short form: 3 rounds of one minute, too short for containers that are gone to be forgotten (10 minutes).
+//! Four at a time on one ext4 in memory, with its journal on a separate device; each has its own cgroup, works for two seconds and is removed. Each
+//! third of the run is a round: the charges must equal the bytes written to the journal's device, and neither the memory of this process nor the
+//! programs' maps may keep growing. Full form: 3 rounds of 10 minutes; short form: 3 rounds of one minute, too short for removed containers to be
+//! evicted (10 minutes).
 
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ use bulkhead_sys::scratch::Scratch;
 use super::containers::in_slice;
 use crate::figure as f;
 
-/// Its row of the table.
+/// Its entry in the table of experiments.
 pub(crate) const METHOD: Method = Method {
     name: "churn",
     what: "charges and memory of the observer while containers come and go",
@@ -42,21 +42,21 @@ const ABOUT: &str = "Four containers at a time, each a cgroup that lives for two
     one appends with fsync, one makes and removes files, one writes with an fsync after each MiB, one never calls fsync. Observed \
     all the time, and asked every five seconds, as a Prometheus would. Each round is a third of one run.";
 
-/// What the containers of the four slots do.
+/// The loads of the containers in the four slots.
 const KINDS: [LoadKind; 4] = [LoadKind::Probe, LoadKind::Storm, LoadKind::LowFsync, LoadKind::NoFsync];
-/// Thirds of the run.
+/// Number of rounds.
 const N_ROUNDS: u32 = 3;
 const FULL: f64 = 600.0;
 const QUICK: f64 = 60.0;
-/// How long a container lives.
+/// Lifetime of a container.
 const LIFE: f64 = 2.0;
-/// Time between two questions.
+/// Interval between two observations.
 const SCRAPE: Duration = Duration::from_secs(5);
-/// Size of each file that is written.
+/// Size of each file.
 const FILE_BYTES: u64 = 2 << 20;
 const JOURNAL: Bytes = Bytes::mib(64);
 
-/// One round.
+/// Duration of one round.
 fn seconds(quick: bool) -> f64 {
     if quick { QUICK } else { FULL }
 }
@@ -65,7 +65,7 @@ fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
     in_slice((METHOD.name, ABOUT), options, progress, work)
 }
 
-/// A container at work.
+/// A running container.
 struct Slot {
     load: Load,
     cgroup: CgroupPath,
@@ -115,7 +115,7 @@ fn work(frame: &mut Frame<'_, '_>, roots: &Roots, slice: &CgroupPath) -> Result<
     Ok(())
 }
 
-/// Bytes of commits and fast commits on a file system, charged or not, and those that nobody is charged for.
+/// Bytes of commits and fast commits on a file system, and the part that is unattributed.
 fn charged(seen: &Observation, device: &str) -> (u64, u64) {
     let sum = |view: &FileSystemView| {
         let of = |bytes: fn(&FileSystemView, Kind) -> u64| bytes(view, Kind::Commit) + bytes(view, Kind::FastCommit);
@@ -125,10 +125,10 @@ fn charged(seen: &Observation, device: &str) -> (u64, u64) {
     seen.file_systems.iter().find(|view| view.device == device).map_or((0, 0), sum)
 }
 
-/// What was made and seen in a round.
+/// The observations of a round.
 struct Made {
     n: u64,
-    /// The largest values after the first third of the round.
+    /// Maximum values after the first third of the round.
     rss_mib: f64,
     table_entries: u64,
 }
@@ -187,7 +187,7 @@ fn start(frame: &Frame<'_, '_>, roots: &Roots, cgroup: CgroupPath, kind: LoadKin
     Ok(Slot { load, cgroup, until: Instant::now() + Duration::from_secs_f64(LIFE) })
 }
 
-/// Memory of this process that is its own, in MiB (`RssAnon`).
+/// Anonymous memory of this process, MiB (`RssAnon`).
 fn rss_mib() -> Result<f64> {
     let status = read_limited(Path::new("/proc/self/status"), Bytes(1 << 16)).context("the process's memory")?;
     let text = String::from_utf8_lossy(&status).into_owned();

@@ -1,8 +1,8 @@
-//! `clone-read`: the first read of what other clones of the base have read before, as in Zhao et al. 2016.
+//! `clone-read`: the first read of blocks that other clones of the base have read before, as in Zhao et al. 2016.
 //!
-//! A base with one large file and some ordinary ones; three clones for each way of sharing. The first clone reads the large file from
-//! the disk, the second one after it, and then again from its own cache; the third one reads it by `md5sum`. Then the first one reads it
-//! while nobody has it in a cache any more, which is what not finding it costs. Full form: 4 cells x 3 rounds of about 65 s, 14 minutes
+//! A base with one large file and some ordinary ones; three clones for each mode of sharing. The first clone reads the large file from disk; the
+//! second one after it, and again from its own cache; the third one reads it with `md5sum`. Then the first one reads it when it is no longer in any
+//! cache, which shows the cost of a miss. Full form: 4 cells x 3 rounds of about 65 s, 14 minutes
 //! for a disk; short form: one round, 5 minutes.
 
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ use super::sharing::{counted, sharing_rounds, with_clones};
 use crate::clones::{Clone, Clones, ReadFrom, cached_bytes, drop_caches};
 use crate::figure as f;
 
-/// Its row of the table.
+/// Its entry in the table of experiments.
 pub(crate) const METHOD: Method = Method {
     name: "clone-read",
     what: "the first read of a file that another clone of the same base has read",
@@ -37,11 +37,11 @@ const ABOUT: &str = "Clones of one base on a file pool. After all caches were dr
     in sizes of the file, after all three have read it. Then the first two read the ordinary files. At last caches are dropped again, \
     and the first clone reads the large file, which others had and have no more.";
 
-/// Number of cells, where clones can share in all ways.
+/// Number of cells, if all modes of sharing are available.
 const N_CELLS: usize = ReadFrom::ALL.len();
-/// One round of one cell, on the slow disk.
+/// Duration of one round of one cell, on the slow disk.
 const SECONDS: f64 = 65.0;
-/// Making the base, on the slow disk.
+/// Duration of creating the base, on the slow disk.
 const SET_UP_SECONDS: f64 = 60.0;
 
 const MIB: usize = 1 << 20;
@@ -49,10 +49,10 @@ const MIB: usize = 1 << 20;
 const LARGE_MIB: (usize, usize) = (64, 128);
 /// Ordinary files, of 4 KiB and up to 64 KiB.
 const N_FILES: usize = 200;
-/// How often a clone reads what it has in its cache.
+/// Number of reads of a clone from its own cache.
 const N_HITS: u32 = 3;
 const READ_LIMIT: Duration = Duration::from_secs(300);
-/// Until nothing but the experiment reads. Within 5 s of a mount (`EXT4_DEF_LI_MAX_START_DELAY`) the kernel's `ext4lazyinit` reads the
+/// Wait until only the experiment reads. Within 5 s of a mount (`EXT4_DEF_LI_MAX_START_DELAY`) the kernel's `ext4lazyinit` reads the
 /// bitmaps of a clone's block groups, and after caches were dropped the daemon reads its state again.
 const SETTLE: Duration = Duration::from_secs(10);
 
@@ -119,7 +119,7 @@ fn round(clones: &Clones, peers: &[Clone], large: f64, digest: &str, cancel: &Ca
         hits += read(&file(second))?;
     }
     set_figure(&mut round, f::CACHE_HIT_BYTES_PER_S, rate(hits / f64::from(N_HITS)));
-    // The program is in the cache before it is measured.
+    // The program must be in the cache before the measurement.
     md5(&first.dir.join(files.first().context("there are no ordinary files")?))?;
     let ((seconds, found), from_disk) = counted(clones, || md5(&file(third)))?;
     if found != digest {
@@ -141,8 +141,8 @@ fn round(clones: &Clones, peers: &[Clone], large: f64, digest: &str, cancel: &Ca
     Ok(round)
 }
 
-/// Empties all caches, and reads directories and inodes of all clones and the index of the base again, so that what is counted is the
-/// data of files. The ordinary files, below a clone's directory.
+/// Drops all caches, and reads directories and inodes of all clones and the index of the base again, so that only file data is counted. Returns
+/// the ordinary files, relative to a clone's directory.
 fn prepare(clones: &Clones, peers: &[Clone], cancel: &Cancel) -> Result<Vec<PathBuf>> {
     drop_caches()?;
     clones.indexes()?.iter().try_for_each(|path| read(path).map(drop))?;
@@ -172,7 +172,7 @@ fn walk(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Reads a file from its start to its end: how long that took.
+/// Reads a file sequentially; returns the duration.
 fn read(path: &Path) -> Result<f64> {
     let context = || format!("cannot read {}", path.display());
     let begin = Instant::now();
@@ -182,7 +182,7 @@ fn read(path: &Path) -> Result<f64> {
     Ok(begin.elapsed().as_secs_f64())
 }
 
-/// How long `md5sum` takes for a file, and what it finds.
+/// Duration and output of `md5sum` on a file.
 fn md5(path: &Path) -> Result<(f64, String)> {
     let begin = Instant::now();
     let output = Tool::new("md5sum").arg(path).limit(READ_LIMIT).run()?;

@@ -1,6 +1,6 @@
-//! The slice of experiments that make containers of their own, without volumes.
+//! The slice of experiments with their own containers, without volumes.
 //!
-//! Owns: the slice, from what an earlier run left to its removal. Does not: make the containers in it.
+//! Owns: the slice, including leftovers of an earlier run. Does not: create the containers in it.
 
 use anyhow::{Context, Result};
 use bulkhead_core::cgroup::CgroupPath;
@@ -10,10 +10,10 @@ use bulkhead_measure::result::Experiment;
 use bulkhead_sys::cgroup;
 use bulkhead_sys::roots::Roots;
 
-/// The cgroup of all containers.
+/// The parent cgroup of all containers.
 const SLICE: &str = "bulkhead-bench.slice";
 
-/// Runs an experiment in the slice, and removes the slice with the containers that are left in it.
+/// Runs an experiment in the slice, and removes the slice with remaining containers.
 pub(super) fn in_slice(
     (name, about): (&str, &str),
     options: &Options,
@@ -24,7 +24,7 @@ pub(super) fn in_slice(
     let _lock = lock()?;
     let roots = Roots::host();
     let slice: CgroupPath = SLICE.parse()?;
-    // A killed run may have left it.
+    // It may be left from a killed run.
     cgroup::remove_tree(&roots, &slice).context("the cgroup of an earlier run")?;
     let worked = work(&mut frame, &roots, &slice);
     with_removal(worked, cgroup::remove_tree(&roots, &slice).map(drop).context("the containers' cgroups"))?;

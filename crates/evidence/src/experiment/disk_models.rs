@@ -1,8 +1,7 @@
-//! `disk-models`: what the lab's disks do, measured with fio on the raw device, beside the published figures of their drives.
+//! `disk-models`: performance of the lab's disks, measured with fio on the raw device, next to the published figures of their drives.
 //!
-//! The whole device is read and written, nothing is mounted. 20 to 22 cells x 3 rounds: of 12 s on a disk with an arm, 14 minutes of
-//! the guest's time, and of 1 s on flash, 2 minutes, in which the processor is busy, so that an emulated machine takes many times as
-//! long. Short form: one round, 6 s on a disk with an arm.
+//! The whole device is read and written, nothing is mounted. 20 to 22 cells x 3 rounds: 12 s each on a disk with an arm, 14 minutes of the guest's
+//! time; 1 s each on flash, 2 minutes, in which the CPU is busy, so that an emulated machine takes many times as long. Short form: one round, 6 s on a disk with an arm.
 //! Does not: judge, or know how a model works (`bulkhead-disk`).
 
 pub(crate) mod published;
@@ -29,7 +28,7 @@ use crate::raw::Raw;
 /// The disk models that have published figures.
 pub(crate) const DISKS: [&str; 3] = ["hdd", "ssd", "nvme"];
 
-/// Its row of the table.
+/// Its entry in the table of experiments.
 pub(crate) const METHOD: Method = Method {
     name: "disk-models",
     what: "the lab's disks against the published figures of the drives that they are models of",
@@ -43,25 +42,25 @@ const ABOUT: &str = "fio with libaio and O_DIRECT on the whole device, without a
     A write with a flush counts as one operation. What is published of the drive is divided by the factor k by which the lab's disk is \
     slower. Figures marked derived are computed, not published, and are not judged.";
 
-/// The most cells that a disk has.
+/// Maximum number of cells of a disk.
 const N_CELLS: usize = 22;
-/// Erasing signatures.
+/// Duration of erasing signatures.
 const SET_UP_SECONDS: f64 = 10.0;
-/// Starting fio, and flushing the cache before it.
+/// Duration of flushing the cache and starting fio.
 const BETWEEN_SECONDS: f64 = 1.5;
 
-/// Ramp and window in seconds. A window on flash keeps the processor busy, which is slow to emulate.
+/// Ramp and window in seconds. A window on flash keeps the CPU busy, which is slow to emulate.
 const ARM: (u32, u32) = (2, 10);
 const ARM_QUICK: (u32, u32) = (1, 5);
 const FLASH: (u32, u32) = (0, 1);
 
-/// In which a flash drive collects garbage before a cell, so that random writes do not use up its spare area over the cells.
+/// Idle time before a cell, in which a flash drive collects garbage, so that random writes do not exhaust its spare area.
 const IDLE: Duration = Duration::from_secs(2);
 
 const DEPTHS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 const SEQUENTIAL_DEPTHS: [u32; 3] = [1, 8, 32];
 
-/// The most that one round of one cell takes, of the guest's time.
+/// Maximum duration of one round of one cell, in guest time.
 fn seconds(quick: bool) -> f64 {
     let (ramp, window) = if quick { ARM_QUICK } else { ARM };
     f64::from(ramp + window) + BETWEEN_SECONDS
@@ -96,7 +95,7 @@ impl Plan {
         matches!(self.operation, RANDOM_FLUSH | OUTER_FLUSH | SEQUENTIAL_FLUSH)
     }
 
-    /// What fio is told beside what all cells have in common.
+    /// fio's options, in addition to the common ones.
     fn options(self, has_arm: bool) -> Vec<String> {
         let rw = match (self.is_random(), self.is_read()) {
             (true, true) => "randread",
@@ -119,7 +118,7 @@ impl Plan {
     }
 }
 
-/// All cells of a disk, by its model; those of 4 KiB in sequence, and of a part of the disk, only where a figure is published.
+/// All cells of a disk model; sequential 4 KiB I/O and parts of the disk only if a figure is published.
 fn cells(model: &str) -> Vec<Plan> {
     let of = |operation, depths: &[u32]| depths.iter().map(move |&depth| Plan { operation, depth }).collect::<Vec<_>>();
     let mut cells = of(RANDOM_READ, &DEPTHS);
@@ -137,12 +136,12 @@ fn cells(model: &str) -> Vec<Plan> {
     cells
 }
 
-/// What can be chosen on a disk: operations as configurations, depths as neighbours.
+/// The choices on a disk: operations as configurations, depths as neighbours.
 fn choices(model: &str) -> Vec<(String, String)> {
     cells(model).iter().map(|plan| (plan.operation.to_owned(), depth_word(plan.depth))).collect()
 }
 
-/// The cells that the options ask for: operations are its configurations, depths its neighbours.
+/// The cells that the options select: operations are configurations, depths are neighbours.
 fn chosen(model: &str, options: &Options) -> Vec<Plan> {
     let is_chosen = |plan: &Plan| {
         includes(&options.configs, plan.operation) && includes(&options.neighbours, &depth_word(plan.depth))
@@ -210,7 +209,7 @@ fn work(frame: &mut Frame<'_, '_>, raw: &Raw) -> Result<()> {
     Ok(())
 }
 
-/// Empties the drive's cache: what the cell before left must not be written during this one.
+/// Flushes the drive's cache: data of the previous cell must not be written during this one.
 fn settle(raw: &Raw) -> Result<()> {
     let context = || format!("cannot flush {}", raw.path().display());
     File::open(raw.path()).with_context(context)?.sync_all().with_context(context)
@@ -227,7 +226,7 @@ fn round(plan: Plan, report: &fio::Report) -> Result<Round> {
     set_figure(&mut round, f::IOPS, side.iops);
     set_figure(&mut round, f::BYTES_PER_S, side.bw_bytes);
     if plan.flushes() {
-        // The write and its flush: the next write waits for both.
+        // Includes the flush, because the next write waits for both.
         set_figure(&mut round, f::LATENCY_MEAN_US, f64::from(plan.depth) * 1e6 / side.iops);
     } else {
         set_figure(&mut round, f::LATENCY_MEAN_US, side.clat_ns.mean.map(|ns| ns / 1e3));

@@ -1,4 +1,4 @@
-//! `journal-cost`: Table 1 of Tobimatsu et al., what each call costs in journal bytes, for more calls and kinds of file systems.
+//! `journal-cost`: Table 1 of Tobimatsu et al., the cost of each system call in journal bytes, for more calls and kinds of file systems.
 //!
 //! The measurement is that of `bulkhead journal calibrate` ([`bulkhead_measure::journal_cost`]). Full form: 10 runs of 1000 calls, as in the
 //! paper; short form: 3 runs.
@@ -12,7 +12,7 @@ use bulkhead_sys::roots::Roots;
 
 use crate::figure as f;
 
-/// Its row of the table.
+/// Its entry in the table of experiments.
 pub(crate) const METHOD: Method = Method {
     name: "journal-cost",
     what: "journal bytes of each system call, on each kind of file system",
@@ -27,10 +27,10 @@ const ABOUT: &str = "1000 calls of each kind on files of their own, on a fresh f
 
 /// Number of cells.
 const N_CELLS: usize = Features::ALL.len() * Call::ALL.len();
-/// One round of one cell, on an emulated machine.
+/// Duration of one round of one cell, on an emulated machine.
 const SECONDS: f64 = 3.0;
 
-/// As many as the paper has.
+/// Number of runs, as in the paper.
 fn n_rounds(options: &Options) -> u32 {
     options.rounds.unwrap_or(if options.quick { 3 } else { 10 }).max(1)
 }

@@ -1,7 +1,7 @@
 //! `journal-fsync`: both tenants run the paper's high-fsync workload with shares 70 and 30 (Mardan & Kono 2021, table 2).
 //!
 //! The paper: 55/53 ms without journal accounting, 45/86 ms with it. Full form: 9 cells x 3 rounds of 28 s, 13 minutes; short
-//! form: 9 cells of 18 s, 4 minutes. Two more, with shares held, take 45 s longer each.
+//! form: 9 cells of 18 s, 4 minutes. Two more, with enforced shares, take 45 s longer each.
 
 use anyhow::{Context, Result};
 use bulkhead_core::model::Unit;
@@ -16,7 +16,7 @@ use bulkhead_measure::load::{LoadArgs, LoadKind};
 use bulkhead_measure::pair::{measure, measure_with};
 use bulkhead_measure::result::{Experiment, Round};
 
-/// Its row of the table.
+/// Its entry in the table of experiments.
 pub(crate) const METHOD: Method = Method {
     name: "journal-fsync",
     what: "two tenants that call fsync without pause, with shares of 70 and 30",
@@ -50,7 +50,7 @@ fn cells() -> Vec<Plan> {
     [product(&CONFIGS, &["high-fsync"]), held.to_vec()].concat()
 }
 
-/// One round of a cell, on average.
+/// Average duration of one round of a cell.
 fn seconds(quick: bool) -> f64 {
     let (warm_up, window) = if quick { QUICK } else { FULL };
     let n_held = (cells().len() - CONFIGS.len()) as f64;

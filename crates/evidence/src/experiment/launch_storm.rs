@@ -1,9 +1,9 @@
-//! `launch-storm`: ten clones of one image start a service at once, as in Zhao et al. 2016.
+//! `launch-storm`: ten clones of one image start a service at the same time, as in Zhao et al. 2016.
 //!
-//! The service is a Python program in a chroot on its clone: interpreter, libraries and modules come from there, and so does a model of
-//! 64 MiB, which it reads before it says that it is ready. Clones are made and mounted before, and all caches dropped: what is measured
-//! is the start of the services. Then the same with the memory of all together bounded to half of what they would keep in caches.
-//! Full form: 4 ways of sharing x 3 rounds of about 150 s, 30 minutes; short form: one round, 10 minutes.
+//! The service is a Python program in a chroot on its clone: interpreter, libraries and modules come from the clone, as does a model of 64 MiB, which
+//! the service reads before it reports ready. Clones are created and mounted beforehand, and all caches dropped: only the start of the services is
+//! measured. Then the same with the memory of all together limited to half of their page cache.
+//! Full form: 4 modes of sharing x 3 rounds of about 150 s, 30 minutes; short form: one round, 10 minutes.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -25,7 +25,7 @@ use super::sharing::{counted, sharing_rounds, with_clones};
 use crate::clones::{Clone, Clones, ReadFrom, cached_bytes, drop_caches};
 use crate::figure as f;
 
-/// Its row of the table.
+/// Its entry in the table of experiments.
 pub(crate) const METHOD: Method = Method {
     name: "launch-storm",
     what: "ten clones of one image that start a service at once",
@@ -39,31 +39,31 @@ const ABOUT: &str = "Ten clones of one image, each with a service: Python in a c
     to the last service that is ready, and reads of the device are counted in it. Copies are the growth of the page cache in sizes of \
     the image, all of which a service reads. Bounded: the same with memory.max on the cgroup of all clones, their block servers included.";
 
-/// Clones that start at once.
+/// Number of clones that start.
 const N_CLONES: usize = 10;
-/// Words for the neighbour, of which there is none: whether memory is bounded.
+/// Values of the neighbour field, which has the memory limit here.
 pub(crate) const UNBOUNDED: &str = "unbounded";
 /// See [`UNBOUNDED`].
 pub(crate) const BOUNDED: &str = "bounded";
-/// Ways of sharing, where clones can share in all of them.
+/// Number of modes of sharing, if all are available.
 const N_CELLS: usize = ReadFrom::ALL.len();
-/// One round of one way of sharing with both storms, on the slow disk.
+/// Duration of one round of one mode of sharing with both storms, on the slow disk.
 const SECONDS: f64 = 130.0;
-/// Making the image, on the slow disk.
+/// Duration of creating the image, on the slow disk.
 const SET_UP_SECONDS: f64 = 60.0;
 
 const MIB: usize = 1 << 20;
 const MODEL_FILES: usize = 4;
 const MODEL_FILE_MIB: usize = 16;
 const MODEL_BYTES: usize = MODEL_FILES * MODEL_FILE_MIB * MIB;
-/// Memory in which processes live that are no cache.
+/// Memory of processes, in addition to their page cache.
 const PROCESSES: Bytes = Bytes::mib(160);
-/// How long a service may need to start, and to end.
+/// Time limit for a service to start, and to end.
 const START_LIMIT: Duration = Duration::from_secs(300);
 const END_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
 
-/// Modules that the service has; those that this host lacks are done without.
+/// Modules of the service; missing ones are omitted.
 const IMPORTS: &str = r#"import importlib, os, sys
 for name in ("re", "struct", "threading", "json", "hashlib"):
     try:
@@ -71,7 +71,7 @@ for name in ("re", "struct", "threading", "json", "hashlib"):
     except ImportError:
         pass
 "#;
-/// What else the service does.
+/// The rest of the service.
 const SERVE: &str = r#"room, total = bytearray(1 << 20), 0
 for name in sorted(os.listdir("/srv/model")):
     with open("/srv/model/" + name, "rb", buffering=0) as part:
@@ -80,13 +80,13 @@ for name in sorted(os.listdir("/srv/model")):
 print("ready", total, flush=True)
 sys.stdin.read()
 "#;
-/// Tells which files the modules are in, their compiled form included.
+/// Lists the files of the modules, including compiled ones.
 const TELL: &str = r#"for module in list(sys.modules.values()):
     for path in (getattr(module, "__file__", None), getattr(module, "__cached__", None)):
         if path and os.path.exists(path):
             print(path)
 "#;
-/// How Python is started, here and there.
+/// Python's options, on the host and in the chroot.
 const PYTHON: [&str; 4] = ["/usr/bin/python3", "-I", "-S", "-B"];
 
 fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
@@ -127,11 +127,11 @@ fn start(dir: &Path, cgroup: Option<PathBuf>) -> Result<Running> {
     Ok(spawn(&SpawnSpec { program: "chroot".into(), args: words.collect(), env: Vec::new(), cgroup })?)
 }
 
-/// All clones start their service; what that took.
+/// Starts the services of all clones; returns the figures.
 fn storm(clones: &Clones, peers: &[Clone], image: f64, cancel: &Cancel) -> Result<Round> {
     let cgroup = clones.payload()?;
     drop_caches()?;
-    // Of the host's own file system: it is in the cache before it is measured.
+    // From the host's own file system: it must be in the cache before the measurement.
     Tool::new("chroot").arg("--version").run()?;
     let cached = cached_bytes()?;
     let begin = Instant::now();
@@ -182,7 +182,7 @@ fn await_ready(service: &Running, cancel: &Cancel) -> Result<()> {
     }
 }
 
-/// Memory of processes, what they share with others in equal parts.
+/// Memory of processes, with shared memory divided equally (PSS).
 fn pss_mib(pids: &[u32]) -> Result<f64> {
     let of = |pid: &u32| {
         let path = format!("/proc/{pid}/smaps_rollup");
@@ -199,7 +199,7 @@ fn parse_pss(text: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse().ok()
 }
 
-/// Python with what it needs, the service, and the model: how large all of it is.
+/// Copies Python with its files, the service, and the model; returns the total size.
 fn make_tree(tree: &Path) -> Result<u64> {
     let python = fs::canonicalize(PYTHON[0]).context("python3 is not installed (Debian package python3-minimal)")?;
     let version = python.file_name().and_then(|name| name.to_str()).context("python3 has no name")?;
@@ -223,7 +223,7 @@ fn make_tree(tree: &Path) -> Result<u64> {
         symlink(format!("usr/{name}"), tree.join(name)).with_context(|| format!("cannot link {name}"))?;
     }
     symlink(version, tree.join("usr/bin/python3")).context("cannot link python3")?;
-    // Where Python looks for what it is built of, also when there is nothing in it.
+    // Python looks for its build files here, even if there are none.
     make(&tree.join("usr/lib").join(version).join("lib-dynload"))?;
     let (srv, model) = (tree.join("srv"), tree.join("srv/model"));
     make(&model)?;
@@ -237,8 +237,8 @@ fn make_tree(tree: &Path) -> Result<u64> {
     Ok(copied + MODEL_BYTES as u64)
 }
 
-/// Copies a file to the same place below `tree`, with its mode and the time by which Python knows what a module was compiled of. It keeps
-/// its name, because a library is known by the link that leads to it; what its directory really is, is where it goes. Its size.
+/// Copies a file to the same path below `tree`, with its mode, and its time, by which Python matches modules with their compiled form. It keeps its
+/// name, because libraries are found by the names of links; the path of its directory is resolved. Returns its size.
 fn copy(path: &Path, tree: &Path) -> Result<u64> {
     let context = || format!("cannot copy {}", path.display());
     let dir = fs::canonicalize(path.parent().with_context(context)?).with_context(context)?;
@@ -251,7 +251,7 @@ fn copy(path: &Path, tree: &Path) -> Result<u64> {
     Ok(n_bytes)
 }
 
-/// Paths in what `ldd` says: `libm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x00007f…)`, `/lib64/ld-linux-x86-64.so.2 (0x00007f…)`.
+/// Paths in the output of `ldd`: `libm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x00007f…)`, `/lib64/ld-linux-x86-64.so.2 (0x00007f…)`.
 fn libraries(text: &str) -> Vec<PathBuf> {
     text.split_ascii_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()
 }

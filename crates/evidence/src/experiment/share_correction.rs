@@ -1,8 +1,8 @@
 //! `share-correction`: shares of a disk on a shared file system, journal included (Tobimatsu et al.: 64.1/35.9 became 50.1/49.9).
 //!
-//! All tenants have equal shares and read; A makes directories besides, whose journal the kernel charges to nobody. Nobody else
-//! writes metadata: what the root is charged for, journal and checkpoints, is A's, whatever attribution says. Shares are
-//! bytes each second, and are to hold from 10 s after the last change on.
+//! All tenants have equal shares and read; A also creates directories, whose journal I/O the kernel charges to no tenant. No other process writes
+//! metadata: the root's charges, journal and checkpoints, are A's, whatever attribution reports. Shares are bytes per second, and are expected to be
+//! met from 10 s after the last change on.
 //! Full form: 10 cells x 3 rounds of about 2 minutes, an hour a disk; short form: 2 cells, 4 minutes a disk.
 
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ use crate::additions::add_tenants;
 use crate::calls::process_cpu;
 use crate::figure as f;
 
-/// Its row of the table.
+/// Its entry in the table of experiments.
 pub(crate) const METHOD: Method = Method {
     name: "share-correction",
     what: "the share of a tenant that makes directories beside its reads, with and without its weight corrected",
@@ -58,18 +58,18 @@ pub(crate) const SIXTEEN: &str = "sixteen";
 pub(crate) const COMES_AND_GOES: &str = "comes-and-goes";
 pub(crate) const JOURNAL_ONLY: &str = "journal-only";
 
-/// Seconds before the count begins, and of the count.
+/// Seconds before the measurement, and of the measurement.
 const SETTLE: usize = 10;
 const FULL: usize = 60;
 const QUICK: usize = 30;
-/// The window in which a share is to hold, s.
+/// The window in which a share must be met, s.
 pub(crate) const WINDOW: usize = 5;
-/// Size of the shared volume's journal: what `mkfs.ext4` gives a disk of 128 GiB or more. In one of 64 MiB, as small volumes have,
-/// makers of directories soon write checkpoints themselves, which the kernel charges to them.
+/// Size of the shared volume's journal: the default of `mkfs.ext4` for a disk of 128 GiB or more. With one of 64 MiB, as on small volumes, the
+/// processes that create directories soon write checkpoints themselves, which the kernel charges to them.
 const JOURNAL: Bytes = Bytes::mib(1024);
-/// Interval between A's batches of 20 directories for each tenant that takes part, on a disk that reads [`FAST_BYTES_PER_S`] or more, ms.
+/// Interval between A's batches of 20 directories per participating tenant, on a disk that reads at least [`FAST_BYTES_PER_S`], ms.
 const MKDIRS_MS: u64 = 5;
-/// On a slower disk A makes directories in proportion to its sequential reads, or its journal would be a larger part of the disk.
+/// On a slower disk, A creates directories in proportion to sequential read throughput, or its journal would be a larger part of the disk.
 const FAST_BYTES_PER_S: u64 = 200_000_000;
 /// Size of each reader's file.
 const FILE_BYTES: u64 = 32 << 20;
@@ -90,7 +90,7 @@ fn cells(quick: bool) -> Vec<Plan> {
     pairs.chain(others).chain(own).collect()
 }
 
-/// One round of one cell, with files made and removed.
+/// Duration of one round of one cell, including creating and removing files.
 fn seconds(quick: bool) -> f64 {
     (SETTLE + if quick { QUICK } else { FULL }) as f64 + 45.0
 }
@@ -106,12 +106,12 @@ fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
     })
 }
 
-/// Who takes part.
+/// A participant.
 struct Tenant {
     name: Name,
     dir: PathBuf,
     does: Vec<LoadKind>,
-    /// When it comes, and when it goes, seconds; all the time when it is `None`.
+    /// When it starts and ends, seconds; `None` for all the time.
     comes: Option<(usize, usize)>,
     /// Interval between directories.
     mkdirs_ms: u64,
@@ -138,7 +138,7 @@ impl Tenant {
     }
 }
 
-/// Who takes part beside which neighbour, in how many seconds.
+/// The participants for a neighbour, and the duration in seconds.
 fn cast(bench: &Bench, plan: Plan, model: Option<&Calibration>, n_seconds: usize) -> Result<Vec<Tenant>> {
     let n = match plan.neighbour {
         SIXTEEN => 16,
@@ -152,7 +152,7 @@ fn cast(bench: &Bench, plan: Plan, model: Option<&Calibration>, n_seconds: usize
             place.1.clone_from(own);
         }
     }
-    // A's journal stays as large a part of its share, however many there are. A volume has inodes for half as many as the shared one.
+    // A's journal is a constant part of its share, whatever the number of tenants. A volume has inodes for half as many directories as the shared one.
     let mkdirs_ms = mkdirs_ms(model, n as u64 * if plan.layout == Layout::Shared { 1 } else { 2 });
     let tenants = all.into_iter().enumerate().map(|(index, (name, dir))| Tenant {
         name,
@@ -172,7 +172,7 @@ fn round(frame: &mut Frame<'_, '_>, bench: &Bench, observatory: &Observatory, pl
     bench.arrange(plan.layout, plan.controller, frame.options.model.as_ref())?;
     let n_seconds = SETTLE + if frame.options.quick { QUICK } else { FULL };
     let tenants = cast(bench, plan, frame.options.model.as_ref(), n_seconds)?;
-    // The observation begins while nothing goes on.
+    // The observation starts while the device is idle.
     observatory.observe(Duration::ZERO)?;
     let mut holder = Holder::new(Vec::new());
     if let Some(mode) = plan.hold {
@@ -189,11 +189,11 @@ fn round(frame: &mut Frame<'_, '_>, bench: &Bench, observatory: &Observatory, pl
     Ok(figures(&trace, &tenants, n_seconds))
 }
 
-/// What every tenant did in each second, and how many directories were made.
+/// The activity of each tenant per second, and the number of directories created.
 struct Trace {
     bytes: Vec<Vec<f64>>,
     root_bytes: Vec<f64>,
-    /// A's weight after each second, as far as shares are held.
+    /// A's weight after each second, if shares are enforced.
     weights: Vec<f64>,
     device_bytes: f64,
     directories: f64,
@@ -213,7 +213,7 @@ fn record_trace(
     for (index, one) in tenants.iter().enumerate() {
         let payload = slices::payload(&one.name);
         for kind in &one.does {
-            // A load goes on to the end of its window.
+            // A load continues to the end of its window.
             let seconds = one.comes.map_or(n_seconds, |(from, to)| to - from);
             let args = load(*kind, &one.dir, one.mkdirs_ms, seconds as f64);
             let load = frame.starter().load(&args, &counters.roots.cgroup_dir(&payload))?;
@@ -238,7 +238,7 @@ fn record_trace(
             if comes.is_some_and(|(_, to)| second == to)
                 && let Some(load) = load.take()
             {
-                // On a thread of its own: it may take a while until the file is removed, and the counting goes on.
+                // In a separate thread, because removing the file can take a while, and the measurement continues.
                 leaving.push(std::thread::spawn(move || load.finish()));
             }
         }
@@ -257,7 +257,7 @@ fn record_trace(
         }
     }
     let cpu = process_cpu().saturating_sub(cpu);
-    // Readers first: what removes its directories has the disk for itself.
+    // Readers first, so that removing directories has the disk for itself.
     loads.sort_by_key(|(index, _)| std::cmp::Reverse(*index));
     for load in loads.into_iter().filter_map(|(_, load)| load) {
         let result = load.finish()?;
@@ -269,25 +269,25 @@ fn record_trace(
     Ok(Trace { bytes, root_bytes, weights, device_bytes: before.device - first.device, directories, cpu })
 }
 
-/// Where the counters are.
+/// Reads the counters.
 struct Counters {
     roots: Roots,
     dev: DevNo,
     slices: Vec<CgroupPath>,
 }
 
-/// Bytes since the device came.
+/// Bytes since the device appeared.
 #[derive(Clone)]
 struct Counted {
     tenants: Vec<f64>,
-    /// Of all cgroups below the root.
+    /// Charged to all cgroups below the root.
     charged: f64,
     device: f64,
 }
 
 impl Counted {
-    /// What nobody was charged for, less what is on its way: bytes are charged when they are submitted, and the device counts them
-    /// when they are done. In a second in which much is submitted there is less of it than before.
+    /// Bytes charged to no cgroup, less those in flight: bytes are charged on submission, and the device counts them on completion. It can decrease in
+    /// a second with many submissions.
     fn root(&self) -> f64 {
         self.device - self.charged
     }
@@ -311,7 +311,7 @@ impl Counters {
 fn figures(trace: &Trace, tenants: &[Tenant], n_seconds: usize) -> Round {
     let mut round = Round::default();
     let mut moved = trace.bytes.clone();
-    // The root's bytes are A's: nobody else changes metadata.
+    // The root's bytes are A's: no other process changes metadata.
     moved[0].iter_mut().zip(&trace.root_bytes).for_each(|(own, root)| *own += root);
     let promised = |second: usize, index: usize| {
         let there = tenants.iter().filter(|tenant| tenant.is_there(second)).count() as f64;
@@ -340,7 +340,7 @@ fn figures(trace: &Trace, tenants: &[Tenant], n_seconds: usize) -> Round {
     set_figure(&mut round, f::HOLDING_CPU_PCT, 100.0 * trace.cpu.as_secs_f64() / n_seconds as f64);
     set_figure(&mut round, f::DEVICE_BYTES_PER_S, trace.device_bytes / n_seconds as f64);
     set_figure(&mut round, "directories_per_s", trace.directories);
-    // 10 KiB is as much as the counters are apart.
+    // The counters differ by up to 10 KiB.
     let mib = |bytes: &[f64]| bytes.iter().map(|bytes| (bytes / 10_485.76).round() / 100.0).collect();
     for (index, moved) in moved.iter().enumerate() {
         round.series.insert(f::moved_mib(index + 1), mib(moved));
@@ -350,7 +350,7 @@ fn figures(trace: &Trace, tenants: &[Tenant], n_seconds: usize) -> Round {
     round
 }
 
-/// The stretches of seconds in which the same tenants take part, without the first ones of each.
+/// The intervals with the same participants, without the first seconds of each.
 fn stretches(tenants: &[Tenant], n_seconds: usize) -> Vec<(usize, usize)> {
     let mut changes = vec![0];
     changes.extend(tenants.iter().filter_map(|tenant| tenant.comes).flat_map(|(from, to)| [from, to]));
@@ -359,13 +359,13 @@ fn stretches(tenants: &[Tenant], n_seconds: usize) -> Vec<(usize, usize)> {
     settled.filter(|(from, to)| from + WINDOW <= *to).collect()
 }
 
-/// A tenant's part of what all moved between two seconds, percent.
+/// A tenant's share of all bytes between two seconds, percent.
 fn share(moved: &[Vec<f64>], tenant: usize, from: usize, to: usize) -> f64 {
     let all: f64 = moved.iter().map(|one| one[from..to].iter().sum::<f64>()).sum();
     if all > 0.0 { 100.0 * moved[tenant][from..to].iter().sum::<f64>() / all } else { 0.0 }
 }
 
-/// Tenant A's part in each window of 5 s of a round, percent, by the second in which the window ends; none where none is known.
+/// Tenant A's share in each window of 5 s of a round, percent, by the second in which the window ends; empty if unknown.
 pub(crate) fn windows(round: &Round) -> Vec<(usize, f64)> {
     let moved: Vec<Vec<f64>> = (1..).map_while(|tenant| round.series.get(&f::moved_mib(tenant))).cloned().collect();
     let n_seconds = moved.iter().map(Vec::len).min().unwrap_or(0);
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn the_roots_bytes_are_as_and_the_first_seconds_do_not_count() {
         let tenants = [tenant(None), tenant(None)];
-        // Nothing is right for 10 s; then A has 40 of 100 by itself and 10 of the journal, but for one second.
+        // All is wrong for 10 s; then A has 40 of 100 itself and 10 of the journal, except in one second.
         let mut own = vec![90.0; 10];
         own.extend([40.0; 20]);
         let (mut root, mut other) = (vec![0.0; 10], vec![10.0; 10]);

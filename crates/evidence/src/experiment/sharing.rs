@@ -1,4 +1,4 @@
-//! What the experiments with clones have in common: rounds over all ways of sharing, and what the device reads meanwhile.
+//! Common parts of the experiments with clones: rounds over all modes of sharing, and counting the device's reads.
 
 use anyhow::{Context, Result};
 use bulkhead_measure::cleanup::with_removal;
@@ -8,7 +8,7 @@ use bulkhead_sys::block::Diskstat;
 
 use crate::clones::{Clones, ReadFrom};
 
-/// What was read from the device.
+/// Reads from the device.
 pub(super) struct FromDisk {
     pub(super) reads: f64,
     pub(super) bytes: f64,
@@ -23,14 +23,14 @@ impl FromDisk {
     }
 }
 
-/// Does something, and counts what is read from the device meanwhile.
+/// Runs `work`, and counts reads from the device in that time.
 pub(super) fn counted<T>(clones: &Clones, act: impl FnOnce() -> Result<T>) -> Result<(T, FromDisk)> {
     let before = clones.disk()?;
     let done = act()?;
     Ok((done, FromDisk::between(&before, &clones.disk()?)))
 }
 
-/// Sets up, works, and removes what was set up, also when the work fails; the file is written once more at the end.
+/// Sets up, works, and removes the set-up, even if the work fails; writes the file once more at the end.
 pub(super) fn with_clones<'a, 'p>(
     mut frame: Frame<'a, 'p>,
     work: impl FnOnce(&mut Frame<'a, 'p>, &Clones) -> Result<()>,
@@ -46,7 +46,7 @@ pub(super) fn with_clones<'a, 'p>(
     Ok(frame.experiment)
 }
 
-/// Runs rounds over all ways of sharing that can be had. One step measures a way with all `neighbours`, and gives a round for each.
+/// Runs rounds over all available modes of sharing. One step measures a mode with all `neighbours`, and returns a round for each.
 pub(super) fn sharing_rounds(
     frame: &mut Frame<'_, '_>,
     clones: &Clones,

@@ -1,11 +1,11 @@
-//! `volume-overhead`: what a volume costs against the raw logical volume: 4 KiB random write + fdatasync, from one thread and from 32,
+//! `volume-overhead`: the overhead of a volume compared with the raw logical volume: 4 KiB random write + fdatasync, from one thread and from 32,
 //! and 128 KiB sequential.
 //!
-//! Writers with O_DIRECT over blocks that were written before. Rows: the raw logical volume; a file in ext4 on a logical volume;
-//! and in ext4 on images of one size, which all lie on one ext4 and were written from end to end before: served by blockd, nbdkit,
-//! qemu-nbd and a plain ublk loop, and on a loop device. A window is as long as 20 000 operations take on the raw volume, within bounds.
-//! Full form: 7 cells x 3 rounds of at most 70 s, 30 minutes for a slow disk; short form: 7 cells of at most 40 s, 6 minutes. A row whose
-//! program is not there is left out, and the notes say so.
+//! Writers with O_DIRECT over blocks that have been written before. Rows: the raw logical volume; a file in ext4 on a logical volume; and in ext4 on
+//! images of one size, which are all on one ext4 and have been written completely: served by blockd, nbdkit, qemu-nbd and a plain ublk loop, and on a
+//! loop device. A window is as long as 20 000 operations take on the raw volume, within bounds.
+//! Full form: 7 cells x 3 rounds of at most 70 s, 30 minutes for a slow disk; short form: 7 cells of at most 40 s, 6 minutes. Rows with missing
+//! programs are omitted and noted.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ use crate::additions::{add_image, add_raw, add_served};
 use crate::figure as f;
 use crate::served::{Served, Server};
 
-/// Its row of the table.
+/// Its entry in the table of experiments.
 pub(crate) const METHOD: Method = Method {
     name: "volume-overhead",
     what: "small synced and large sequential writes on each kind of volume, against the raw device",
@@ -40,48 +40,48 @@ const ABOUT: &str = "Writers with O_DIRECT over blocks that were written before:
     journal of the file system below the volume; one in 5 s is due there whenever times of files have changed, which no fsync asks for. All images are files of one size on one ext4, with ext4 in them, and every block of them was written \
     before.";
 
-/// Number of cells, when all programs are there.
+/// Number of cells, if all programs are installed.
 const N_CELLS: usize = 7;
 
 /// Warm-up and window on a slow disk, s.
 const FULL: (f64, f64) = (2.0, 15.0);
 const QUICK: (f64, f64) = (1.0, 5.0);
-/// A window with so many operations is long enough, unless it would be shorter than [`MIN_WINDOW_S`].
+/// Number of operations that determines the length of a window, which is at least [`MIN_WINDOW_S`].
 const OPS_PER_WINDOW: f64 = 20_000.0;
 const MIN_WINDOW_S: f64 = 3.0;
-/// Warm-up and window of the measurement that tells how fast the disk is.
+/// Warm-up and window of the measurement of the disk's speed.
 const TRIAL: (f64, f64) = (0.5, 1.0);
-/// Writing the blocks once before each load, on the slow disk.
+/// Duration of writing the blocks before each load, on the slow disk.
 const BETWEEN_SECONDS: f64 = 24.0;
-/// Writing five images, on the slow disk.
+/// Duration of writing five images, on the slow disk.
 const SET_UP_SECONDS: f64 = 90.0;
-/// Writers that are there at once for the depth of 32.
+/// Number of writers for a queue depth of 32.
 const N_DEEP: usize = 32;
-/// Written over again and again.
+/// Size of the file that is overwritten repeatedly.
 const FILE_BYTES: u64 = 128 << 20;
 
-/// One round of one cell.
+/// Duration of one round of one cell.
 fn seconds(quick: bool) -> f64 {
     let (warm_up, window) = if quick { QUICK } else { FULL };
     3.0 * (warm_up + window) + BETWEEN_SECONDS
 }
 
-/// Commits of the host's journal in a second that are due whoever asks: one every 5 s (`JBD2_DEFAULT_MAX_COMMIT_AGE`), because times
-/// of files change, and one more that the window may begin or end with.
+/// Periodic commits of the host's journal per second: one every 5 s (`JBD2_DEFAULT_MAX_COMMIT_AGE`), because timestamps change, and one more at the
+/// boundary of the window.
 pub(crate) fn due_commits_per_s(round: &Round, quick: bool) -> f64 {
-    // Earlier results do not have it: the window was the same on all disks.
+    // Missing in earlier results, in which all disks had the same window.
     let recorded = round.figures.get(f::RANDOM_SECONDS).copied();
     let window = recorded.unwrap_or(if quick { QUICK.1 } else { FULL.1 });
     1.0 / 5.0 + 1.0 / window
 }
 
-/// Warm-up and window for a disk that does so many operations in a second, of at most the given length.
+/// Warm-up and window for a disk with a number of operations per second, of at most the given length.
 fn times_at(iops: f64, (warm_up, window): (f64, f64)) -> (f64, f64) {
     let shorter = (OPS_PER_WINDOW / iops.max(1.0)).clamp(MIN_WINDOW_S, window);
     (warm_up * shorter / window, shorter)
 }
 
-/// Where a row's writer writes, the journal to count, and the process that serves the image.
+/// The target of a row's writer, the journal to count, and the process that serves the image.
 struct Row {
     layout: &'static str,
     dir: PathBuf,
@@ -171,7 +171,7 @@ fn rounds(frame: &mut Frame<'_, '_>, bench: &Bench, rows: &[Row]) -> Result<()> 
     Ok(())
 }
 
-/// What is read around a window.
+/// Counters that are read around a window.
 struct Counters {
     commits: u64,
     busy_us: u64,
@@ -196,7 +196,7 @@ fn round(frame: &Frame<'_, '_>, bench: &Bench, row: &Row, times: (f64, f64)) -> 
     let (starter, pair) = (frame.starter(), bench.pair()?);
     let args = |kind| load(row, kind);
     let mut round = Round::default();
-    // Commits and processor time are read around the window: the load counts only what ends in it.
+    // Commits and CPU time are read around the window; the load counts only operations that end in it.
     let random = measure_with(&starter, &pair, Some(&args(LoadKind::RandomSync)), None, times, || Counters::read(row))?;
     let load = random.measured.a.context("the load has no result")?;
     let (before, after) = random.around;
@@ -224,13 +224,12 @@ fn round(frame: &Frame<'_, '_>, bench: &Bench, row: &Row, times: (f64, f64)) -> 
     Ok(round)
 }
 
-/// Processor time of all threads of a process, those of its `io_uring` included, in microseconds. A thread that ends in between takes
-/// its time along.
+/// CPU time of all threads of a process, including those of io_uring, in microseconds. The time of threads that end in between is lost.
 fn cpu_us_of(pid: u32) -> Result<f64> {
     let dir = format!("/proc/{pid}/task");
     let mut sum_ns = 0;
     for entry in std::fs::read_dir(&dir).with_context(|| format!("cannot list {dir}"))?.flatten() {
-        // It may have ended.
+        // It may have ended in the meantime.
         let Ok(text) = read_limited(&entry.path().join("schedstat"), Bytes(256)) else { continue };
         let text = String::from_utf8_lossy(&text);
         sum_ns += text.split(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
@@ -238,8 +237,8 @@ fn cpu_us_of(pid: u32) -> Result<f64> {
     Ok(sum_ns as f64 / 1e3)
 }
 
-/// Commits of the journal of a device since it was mounted; 0 when there is none to count. Which of them somebody asked for the kernel
-/// does not tell: it counts one among those also where a change finds the transaction too old (`jbd2_journal_stop`).
+/// Commits of the journal of a device since it was mounted; 0 without a journal. The kernel's count of requested commits is of no use: it includes
+/// those of a transaction that has become too old (`jbd2_journal_stop`).
 fn commits(device: Option<&str>) -> Result<u64> {
     let Some(device) = device else { return Ok(0) };
     let base = Path::new("/proc/fs/jbd2");
@@ -259,7 +258,7 @@ fn parse_commits(info: &str) -> Option<u64> {
     rest.starts_with("transaction").then(|| n.parse().ok())?
 }
 
-/// Processor time that was not idle, of all processors, in microseconds.
+/// Non-idle time of all CPUs, in microseconds.
 fn busy_cpu_us() -> Result<u64> {
     let stat = read_limited(Path::new("/proc/stat"), Bytes(1 << 20)).context("processor times")?;
     parse_busy_us(&String::from_utf8_lossy(&stat)).context("/proc/stat is not understood")
