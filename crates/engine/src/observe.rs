@@ -480,8 +480,11 @@ fn fault(error: &BpfError) -> Fault {
         BpfError::NoBtf { .. } => {
             (Code::Unsupported, "use a kernel with CONFIG_DEBUG_INFO_BTF=y (distributions have it)")
         }
-        BpfError::NoTracefs { .. } | BpfError::NoField { .. } => (Code::Unsupported, ""),
-        BpfError::NoExt4 => (Code::Unsupported, "try again when one is mounted"),
+        BpfError::NoTracefs { .. } => {
+            (Code::Unsupported, "mount it (`mount -t tracefs tracefs /sys/kernel/tracing`), and try again")
+        }
+        BpfError::NoField { .. } => (Code::Unsupported, ""),
+        BpfError::NoExt4 => (Code::Unsupported, "mount an ext4 or XFS, or `modprobe ext4`, and try again"),
         BpfError::Load { .. } | BpfError::Attach { .. } => (Code::Unsupported, ""),
         BpfError::Read { .. } | BpfError::Map { .. } => (Code::Internal, ""),
     };

@@ -78,7 +78,7 @@ pub enum BpfError {
         path: PathBuf,
     },
     /// There are no format files of tracepoints.
-    #[error("tracefs is not mounted: {path} does not exist (`mount -t tracefs tracefs /sys/kernel/tracing`)")]
+    #[error("tracefs is not mounted: {path} does not exist")]
     NoTracefs {
         /// The missing directory.
         path: PathBuf,
@@ -92,7 +92,7 @@ pub enum BpfError {
         field: &'static str,
     },
     /// ext4 is neither built in nor loaded, and no XFS is mounted.
-    #[error("ext4 is not loaded, and no XFS is mounted (mount one of them, or `modprobe ext4`)")]
+    #[error("ext4 is not loaded, and no XFS is mounted")]
     NoExt4,
     /// The list of file systems cannot be read.
     #[error("cannot read {path}")]
@@ -151,7 +151,7 @@ impl Tracer {
     /// Loads the programs of a method.
     ///
     /// # Errors
-    /// [`BpfError`], which says what the kernel lacks.
+    /// [`BpfError`], with the missing kernel feature.
     pub fn load(roots: &Roots, method: Method) -> Result<Self, BpfError> {
         let btf = roots.sys.join("kernel/btf/vmlinux");
         if method == Method::TypedTracepoints && !btf.exists() {
