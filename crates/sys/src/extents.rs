@@ -83,15 +83,15 @@ pub struct Mapped {
 /// # Errors
 /// The operating system's.
 pub fn mapped(file: &File) -> io::Result<Vec<Mapped>> {
-    let mut all = Vec::new();
+    let mut extents = Vec::new();
     let size = file.metadata()?.len();
     query(file, 0..size.next_multiple_of(4096), |extent, range| {
         if extent.flags & !(FIEMAP_EXTENT_LAST | FIEMAP_EXTENT_MERGED | FIEMAP_EXTENT_SHARED) == 0 {
-            all.push(Mapped { device: extent.physical + (range.start - extent.logical), range });
+            extents.push(Mapped { device: extent.physical + (range.start - extent.logical), range });
         }
         Ok(ControlFlow::Continue(()))
     })?;
-    Ok(all)
+    Ok(extents)
 }
 
 /// Calls `each` for all allocated ranges of a file, in order, clipped to `range`. Whether concurrent writes are included is
@@ -229,18 +229,18 @@ mod tests {
     use rustix::fs::{FallocateFlags, fallocate};
     use std::os::unix::fs::FileExt;
 
-    fn all(file: &File, range: Range<u64>) -> Vec<(Range<u64>, Kind)> {
-        let mut all: Vec<(Range<u64>, Kind)> = Vec::new();
+    fn collect_extents(file: &File, range: Range<u64>) -> Vec<(Range<u64>, Kind)> {
+        let mut found: Vec<(Range<u64>, Kind)> = Vec::new();
         extents(file, range, |range, kind| {
-            match all.last_mut() {
+            match found.last_mut() {
                 // Physical contiguity does not matter here.
                 Some((last, same)) if last.end == range.start && *same == kind => last.end = range.end,
-                _ => all.push((range, kind)),
+                _ => found.push((range, kind)),
             }
             Ok(())
         })
         .unwrap();
-        all
+        found
     }
 
     #[test]
@@ -254,15 +254,15 @@ mod tests {
             file.write_all_at(&[7; 4096], written(n).start).unwrap();
         }
         fallocate(&file, FallocateFlags::KEEP_SIZE, 40 << 20, 1 << 20).unwrap();
-        let found = all(&file, 0..64 << 20);
-        let (data, other): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, kind)| *kind == Kind::Data);
+        let extents = collect_extents(&file, 0..64 << 20);
+        let (data, other): (Vec<_>, Vec<_>) = extents.into_iter().partition(|(_, kind)| *kind == Kind::Data);
         assert_eq!(
             data.into_iter().map(|(range, _)| range).collect::<Vec<_>>(),
             (0..300).map(written).collect::<Vec<_>>()
         );
         assert_eq!(other, [(40 << 20..41 << 20, Kind::Unwritten)]);
-        assert_eq!(all(&file, 9000..10000), [(9000..10000, Kind::Data)]);
-        assert_eq!(all(&file, 12288..65536), []);
+        assert_eq!(collect_extents(&file, 9000..10000), [(9000..10000, Kind::Data)]);
+        assert_eq!(collect_extents(&file, 12288..65536), []);
         assert!(has_data(&file).unwrap());
     }
 
@@ -285,8 +285,8 @@ mod tests {
         let Ok(file) = tempfile::tempfile_in("/dev/shm") else { return };
         file.set_len(1 << 20).unwrap();
         file.write_all_at(&[7; 4096], 8192).unwrap();
-        assert_eq!(all(&file, 0..1 << 20), [(8192..12288, Kind::Data)]);
-        assert_eq!(all(&file, 12288..1 << 20), []);
+        assert_eq!(collect_extents(&file, 0..1 << 20), [(8192..12288, Kind::Data)]);
+        assert_eq!(collect_extents(&file, 12288..1 << 20), []);
         assert_eq!(first_gap(&file, 0..1 << 20).unwrap(), Some(0..8192));
         assert_eq!(first_gap(&file, 8192..1 << 20).unwrap(), Some(12288..1 << 20));
     }

@@ -27,10 +27,11 @@ pub fn from_file(file: impl AsFd) -> io::Result<(u32, Vec<u8>)> {
     let mut handle = Handle { bytes: MAX_LEN, kind: 0, handle: [0; MAX_BYTES] };
     let mut mount: libc::c_int = 0;
     let fd = file.as_fd().as_raw_fd();
-    let at: *mut Handle = &raw mut handle;
+    let pointer: *mut Handle = &raw mut handle;
     // SAFETY: the path is an empty C string; the kernel writes at most `bytes` bytes after the two numbers of the handle, which has
     // space for them, and one `int` to `mount`; the descriptor is borrowed for the call.
-    let done = unsafe { libc::name_to_handle_at(fd, c"".as_ptr(), at.cast(), &raw mut mount, libc::AT_EMPTY_PATH) };
+    let done =
+        unsafe { libc::name_to_handle_at(fd, c"".as_ptr(), pointer.cast(), &raw mut mount, libc::AT_EMPTY_PATH) };
     if done != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -53,9 +54,9 @@ pub fn open(mount: impl AsFd, kind: u32, handle: &[u8]) -> io::Result<File> {
     };
     wanted.handle.get_mut(..handle.len()).ok_or_else(invalid)?.copy_from_slice(handle);
     let flags = libc::O_RDONLY | libc::O_NOATIME | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    let at: *mut Handle = &raw mut wanted;
+    let pointer: *mut Handle = &raw mut wanted;
     // SAFETY: the handle has as many bytes as its first number says; the kernel only reads it.
-    let fd = unsafe { libc::open_by_handle_at(mount.as_fd().as_raw_fd(), at.cast(), flags) };
+    let fd = unsafe { libc::open_by_handle_at(mount.as_fd().as_raw_fd(), pointer.cast(), flags) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

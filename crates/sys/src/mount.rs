@@ -293,7 +293,7 @@ fn clean_message(bytes: &[u8]) -> String {
 }
 
 fn message_suffix(message: &str) -> String {
-    if message.is_empty() { String::new() } else { format!(": the kernel says: {message}") }
+    if message.is_empty() { String::new() } else { format!(": kernel message: {message}") }
 }
 
 #[cfg(test)]

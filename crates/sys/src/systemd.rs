@@ -324,8 +324,8 @@ impl Manager {
         if let Some(connection) = &*slot {
             return Ok(connection.clone());
         }
-        let made = Builder::system().and_then(|builder| builder.method_timeout(REPLY_LIMIT).build());
-        Ok(slot.insert(made.map_err(|error| SystemdError::Unreachable(Box::new(error)))?).clone())
+        let connected = Builder::system().and_then(|builder| builder.method_timeout(REPLY_LIMIT).build());
+        Ok(slot.insert(connected.map_err(|error| SystemdError::Unreachable(Box::new(error)))?).clone())
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<Connection>> {

@@ -53,7 +53,7 @@ struct block_key {
 	__u32 dev;
 	__u32 pad;
 };
-/* 6 MiB. If a block is evicted, its first owner is charged for it alone, and nobody for logging it again. */
+/* 6 MiB. If a block is evicted, its first owner alone is charged for it, and no cgroup for logging it again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);

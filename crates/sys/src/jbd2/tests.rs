@@ -97,7 +97,7 @@ fn placing_is_verified() {
     assert!(matches!(run(&|| {}), Err(Jbd2Error::Strayed { found, .. }) if found.is_root()));
     let accept = || fs::write(&cgroup_file, format!("0::/{journal}\n")).unwrap();
     assert_eq!(run(&accept).unwrap(), Placed { pid: 40, from: CgroupPath::root(), moved: true });
-    assert_eq!(run(&|| panic!("it is there")).unwrap(), Placed { pid: 40, from: journal.clone(), moved: false });
+    assert_eq!(run(&|| panic!("it was moved again")).unwrap(), Placed { pid: 40, from: journal.clone(), moved: false });
     // Unmounted, and the pid reused, between the search and the move.
     fs::write(&cgroup_file, "0::/\n").unwrap();
     let reuse = || {

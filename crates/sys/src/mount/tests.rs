@@ -189,7 +189,7 @@ fn root_errors_contain_the_kernels_message() {
         let plain = MountFlags::default();
         let error = mount(Path::new("none"), "tmpfs", &target, plain, &[("no_such", Some("1"))]).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("(option no_such=1: the kernel says: tmpfs: Unknown parameter 'no_such')"), "{text}");
+        assert!(text.contains("(option no_such=1: kernel message: tmpfs: Unknown parameter 'no_such')"), "{text}");
         let error = mount(Path::new("none"), "nosuchfs", &target, plain, &[]).unwrap_err();
         assert!(matches!(error, MountError::UnknownFs { .. }), "{error}");
 

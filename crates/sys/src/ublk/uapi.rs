@@ -125,14 +125,14 @@ impl Info {
 
     pub(super) fn decode(bytes: &DevInfo) -> Self {
         Self {
-            queues: u16::from_ne_bytes(at(bytes, 0)),
-            depth: u16::from_ne_bytes(at(bytes, 2)),
-            state: u16::from_ne_bytes(at(bytes, 4)),
-            max_io_bytes: u32::from_ne_bytes(at(bytes, 8)),
-            id: u32::from_ne_bytes(at(bytes, 12)),
-            pid: i32::from_ne_bytes(at(bytes, 16)),
-            flags: u64::from_ne_bytes(at(bytes, 24)),
-            owner: u64::from_ne_bytes(at(bytes, 32)),
+            queues: u16::from_ne_bytes(bytes_at(bytes, 0)),
+            depth: u16::from_ne_bytes(bytes_at(bytes, 2)),
+            state: u16::from_ne_bytes(bytes_at(bytes, 4)),
+            max_io_bytes: u32::from_ne_bytes(bytes_at(bytes, 8)),
+            id: u32::from_ne_bytes(bytes_at(bytes, 12)),
+            pid: i32::from_ne_bytes(bytes_at(bytes, 16)),
+            flags: u64::from_ne_bytes(bytes_at(bytes, 24)),
+            owner: u64::from_ne_bytes(bytes_at(bytes, 32)),
         }
     }
 }
@@ -152,13 +152,13 @@ const IO_F_NOUNMAP: u32 = 1 << 15;
 
 impl Descriptor {
     pub(super) fn decode(bytes: &[u8; DESCRIPTOR_BYTES]) -> Self {
-        let op_flags = u32::from_ne_bytes(at(bytes, 0));
+        let op_flags = u32::from_ne_bytes(bytes_at(bytes, 0));
         Self {
             op: op_flags.to_le_bytes()[0],
             fua: op_flags & IO_F_FUA != 0,
             keeps_space: op_flags & IO_F_NOUNMAP != 0,
-            offset: u64::from_ne_bytes(at(bytes, 8)) << SECTOR_SHIFT,
-            len: u64::from(u32::from_ne_bytes(at(bytes, 4))) << SECTOR_SHIFT,
+            offset: u64::from_ne_bytes(bytes_at(bytes, 8)) << SECTOR_SHIFT,
+            len: u64::from(u32::from_ne_bytes(bytes_at(bytes, 4))) << SECTOR_SHIFT,
         }
     }
 }
@@ -189,7 +189,7 @@ fn sectors(size: Bytes) -> u32 {
     u32::try_from(size.0 >> SECTOR_SHIFT).unwrap_or(u32::MAX)
 }
 
-fn at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+fn bytes_at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     std::array::from_fn(|i| bytes[offset + i])
 }
 
@@ -232,13 +232,13 @@ mod tests {
             max_zeroes: Bytes::mib(1),
         };
         let bytes = params(&device, 1 << 17);
-        assert_eq!(u32::from_ne_bytes(at(&bytes, 8)), 0b1110, "rotating, volatile cache, FUA");
+        assert_eq!(u32::from_ne_bytes(bytes_at(&bytes, 8)), 0b1110, "rotating, volatile cache, FUA");
         assert_eq!(bytes[12], 12, "4096-byte blocks");
         let without = params(&super::super::Params { volatile_cache: false, ..device }, 1 << 17);
-        assert_eq!(u32::from_ne_bytes(at(&without, 8)), 0b0010, "no volatile cache");
-        assert_eq!(u32::from_ne_bytes(at(&bytes, 16)), 256, "largest request in sectors");
-        assert_eq!(u64::from_ne_bytes(at(&bytes, 24)), 131_072, "size in sectors");
-        assert_eq!(u32::from_ne_bytes(at(&bytes, 48)), 0, "no discard");
-        assert_eq!(u32::from_ne_bytes(at(&bytes, 52)), 2048, "zeroes in sectors");
+        assert_eq!(u32::from_ne_bytes(bytes_at(&without, 8)), 0b0010, "no volatile cache");
+        assert_eq!(u32::from_ne_bytes(bytes_at(&bytes, 16)), 256, "largest request in sectors");
+        assert_eq!(u64::from_ne_bytes(bytes_at(&bytes, 24)), 131_072, "size in sectors");
+        assert_eq!(u32::from_ne_bytes(bytes_at(&bytes, 48)), 0, "no discard");
+        assert_eq!(u32::from_ne_bytes(bytes_at(&bytes, 52)), 2048, "zeroes in sectors");
     }
 }

@@ -71,7 +71,7 @@ fn large_directories_have_hashed_indexes() {
         .unwrap();
     let check = Tool::new("e2fsck").args(["-f", "-n"]).arg(&image).run().unwrap();
     assert_eq!(check.code, 0, "{}", check.stdout);
-    // EXT4_INDEX_FL, beside EXT4_EXTENTS_FL.
+    // EXT4_INDEX_FL, in addition to EXT4_EXTENTS_FL.
     for (name, flags) in [("large", "Flags: 0x81000"), ("small", "Flags: 0x80000")] {
         let stat = Tool::new("debugfs").args(["-R", &format!("stat /{name}")]).arg(&image).run().unwrap().stdout;
         assert!(stat.contains(flags), "{name}: {stat}");
