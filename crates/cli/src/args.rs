@@ -139,7 +139,7 @@ pub(crate) enum Command {
     #[command(name = "peers", hide = true)]
     Peers,
     /// Perform one action in a separate process, so that the daemon does not block on it (internal)
-    #[command(name = bulkhead_engine::kernel::apart::COMMAND, hide = true)]
+    #[command(name = bulkhead_engine::kernel::subprocess::COMMAND, hide = true)]
     Act {
         /// Action, as JSON
         action: String,

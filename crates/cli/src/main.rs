@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use bulkhead_api::client::Client;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_engine::kernel::apart;
+use bulkhead_engine::kernel::subprocess;
 use clap::Parser as _;
 
 use crate::args::{Cli, Command, Format, JournalCommand};
@@ -66,7 +66,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Blockd(args) => blockd::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Peers => blockd::peer_reader().map(|()| ExitCode::SUCCESS),
-        Command::Act { action } => apart::act(&action, std::io::stdout().lock()).map(|()| ExitCode::SUCCESS),
+        Command::Act { action } => subprocess::act(&action, std::io::stdout().lock()).map(|()| ExitCode::SUCCESS),
         Command::Work { spec } => work::run(&spec).map(|()| ExitCode::SUCCESS),
         Command::Load(args) => bulkhead_measure::load::main(&args)
             .map(|()| ExitCode::SUCCESS)

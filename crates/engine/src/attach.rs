@@ -12,10 +12,10 @@ use bulkhead_core::slices;
 use bulkhead_core::volume::{self, Plan, mount_point};
 use uuid::Uuid;
 
-use crate::engine::{Engine, Located, Watched};
+use crate::engine::{Engine, Located, MountedVolume};
 
 impl Engine {
-    /// Mounts volumes for a tenant until the process `request.pid` ends or gives them back.
+    /// Mounts volumes for a tenant until the process `request.pid` exits or returns them.
     ///
     /// # Errors
     /// `NotFound` (tenant, volume, process), `InUse` for a volume of another tenant, and those of mounting.
@@ -33,7 +33,7 @@ impl Engine {
             let id = Uuid::new_v4();
             let (tenant, volume, pid) = (tenant.name.clone(), reference.clone(), request.pid);
             let lease = Lease { id, tenant, volume, pid, start_time_ticks };
-            match self.take(&lease) {
+            match self.grant_lease(&lease) {
                 Ok(view) => leases.push(view),
                 Err(mut fault) => {
                     let ids: Vec<Uuid> = leases.iter().map(|lease| lease.id).chain([id]).collect();
@@ -98,11 +98,11 @@ impl Engine {
     /// Ends the remaining processes of a run; the returned actions remove its cgroup.
     pub(crate) fn kill_run(&self, tenant: &Name, pid: u32) -> Result<Vec<Action>, Fault> {
         let runs = self.host().runs(&slices::payload(tenant)).into_iter().filter(|(run, _)| *run == pid);
-        runs.map(|(_, cgroup)| self.kill_left(tenant, pid, cgroup)).collect()
+        runs.map(|(_, cgroup)| self.kill_run_cgroup(tenant, pid, cgroup)).collect()
     }
 
-    /// The same in one cgroup.
-    pub(crate) fn kill_left(&self, tenant: &Name, pid: u32, cgroup: CgroupPath) -> Result<Action, Fault> {
+    /// Ends the remaining processes in one cgroup of a run.
+    pub(crate) fn kill_run_cgroup(&self, tenant: &Name, pid: u32, cgroup: CgroupPath) -> Result<Action, Fault> {
         let processes = self.host().processes(&cgroup);
         if !processes.is_empty() {
             tracing::info!(%tenant, pid, n = processes.len(), "killing the processes that a run left behind");
@@ -124,14 +124,14 @@ impl Engine {
             (Some(_), _) => Ok(()),
             (None, _) => {
                 self.check_unmapped(&volume)?;
-                self.make_free(backend.as_ref(), &volume, dry_run)
+                self.release_unheld(backend.as_ref(), &volume, dry_run)
             }
         }
     }
 
-    /// Closes a volume without a holder that an operation has left open, before anything is begun that would have to be undone; refuses
-    /// one that is in use all the same: its last tenant may still write to it.
-    pub(crate) fn make_free(&self, backend: &dyn Backend, volume: &Volume, dry_run: bool) -> Result<(), Fault> {
+    /// Closes a volume without a holder that an operation has left open, before any step that would have to be undone. Fails if it is
+    /// still in use: its last tenant may still write to it.
+    pub(crate) fn release_unheld(&self, backend: &dyn Backend, volume: &Volume, dry_run: bool) -> Result<(), Fault> {
         let device = backend.device(volume);
         if matches!(self.host().open_device(&device), Err(fault) if fault.code == Code::InUse) {
             self.executor.run_steps(backend.close(volume), dry_run)?;
@@ -147,7 +147,7 @@ impl Engine {
 
     /// Mounts a volume for a tenant, which pays for its device and its journal. Applied again, it repairs.
     pub(crate) fn mount_for(&self, tenant: &Name, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
-        if let Some(watched) = self.watched_mount(tenant, reference)? {
+        if let Some(watched) = self.maintained_mount(tenant, reference)? {
             return self.executor.run_steps(watched.keep, dry_run);
         }
         let Located { backend, volume, .. } = self.locate_ready(reference)?;
@@ -160,21 +160,21 @@ impl Engine {
         let done = self.executor.run(&plan, dry_run)?;
         if !dry_run {
             let flatten = volume.flatten;
-            let watched = Watched { tenant: tenant.clone(), target, keep, proof: None, flatten };
-            self.watched().insert(reference.clone(), watched);
+            let watched = MountedVolume { tenant: tenant.clone(), target, keep, proof: None, flatten };
+            self.mounted_volumes().insert(reference.clone(), watched);
         }
         Ok(done)
     }
 
     /// The entry of a volume that is still mounted for this tenant where this daemon mounted it.
-    fn watched_mount(&self, tenant: &Name, reference: &VolumeRef) -> Result<Option<Watched>, Fault> {
-        let Some(watched) = self.watched().get(reference).cloned() else { return Ok(None) };
+    fn maintained_mount(&self, tenant: &Name, reference: &VolumeRef) -> Result<Option<MountedVolume>, Fault> {
+        let Some(watched) = self.mounted_volumes().get(reference).cloned() else { return Ok(None) };
         let mounts = self.host().mount_points()?;
         Ok((watched.tenant == *tenant && mounts.contains(&watched.target)).then_some(watched))
     }
 
     /// Unmounts a volume of a tenant, unless it has a lease as well, and then stops maintaining it: a volume that cannot be unmounted
-    /// stays the tenant's.
+    /// keeps its tenant.
     pub(crate) fn detach(
         &self,
         tenant: &mut Tenant,
@@ -224,7 +224,7 @@ impl Engine {
     /// Unmounts a volume if it is mounted, and closes its device.
     pub(crate) fn unmount(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
         if !dry_run {
-            self.watched().remove(reference);
+            self.mounted_volumes().remove(reference);
         }
         let Located { backend, volume, .. } = match self.locate(reference) {
             Err(fault) if fault.code == Code::NotFound => return Ok(Vec::new()),
@@ -234,7 +234,7 @@ impl Engine {
         self.executor.run_steps(volume::unmount(backend.as_ref(), &volume, &target), dry_run)
     }
 
-    fn take(&self, lease: &Lease) -> Result<LeaseView, Fault> {
+    fn grant_lease(&self, lease: &Lease) -> Result<LeaseView, Fault> {
         let path = self.dirs.lease_record(lease);
         let write = Action::State(StateAction::WriteRecord { path, record: Box::new(Record::Lease(lease.clone())) });
         self.executor.run_steps(vec![write], false)?;

@@ -44,7 +44,7 @@ impl Executor {
     }
 
     /// The same for reconciliation and periodic checks, whose steps the fault-injection point does not count.
-    pub(crate) fn uncounted(&self) -> Self {
+    pub(crate) fn without_fault_injection(&self) -> Self {
         Self { steps_left: None, ..self.clone() }
     }
 

@@ -1,4 +1,4 @@
-//! The selection of what a periodic check examines. While nothing changes, a check's cost does not grow with the number of tenants and volumes,
+//! Selects what a periodic check examines. While nothing changes, a check's cost does not grow with the number of tenants and volumes,
 //! apart from reading the dates of tenants' records, and each object has its turn within the bound in SPECIFICATION.md.
 //!
 //! Owns: how many objects have their turn, how thoroughly each is examined, and when all have to be, because something has changed. [`RoundRobin`]
@@ -14,7 +14,7 @@ use bulkhead_core::name::Name;
 use bulkhead_core::round_robin::{RoundRobin, Turn};
 use uuid::Uuid;
 
-use crate::engine::{Engine, Watched};
+use crate::engine::{Engine, MountedVolume};
 use crate::host::Proof;
 use crate::roster::{Roster, Slot};
 
@@ -78,7 +78,7 @@ impl Default for Turns {
 pub(crate) struct MountState {
     pub(crate) roster: Arc<Roster>,
     pub(crate) mounts: Arc<BTreeSet<PathBuf>>,
-    /// [`Watching::changes`].
+    /// [`MountedVolumes::changes`].
     pub(crate) changes: u64,
 }
 
@@ -92,18 +92,18 @@ impl PartialEq for MountState {
 
 /// The volumes that this daemon mounted or found mounted, so that checking them every few seconds needs no LVM call.
 #[derive(Debug, Default)]
-pub(crate) struct Watching {
-    volumes: BTreeMap<VolumeRef, Watched>,
+pub(crate) struct MountedVolumes {
+    volumes: BTreeMap<VolumeRef, MountedVolume>,
     flattening: BTreeSet<VolumeRef>,
     changes: u64,
 }
 
-impl Watching {
-    pub(crate) fn get(&self, volume: &VolumeRef) -> Option<&Watched> {
+impl MountedVolumes {
+    pub(crate) fn get(&self, volume: &VolumeRef) -> Option<&MountedVolume> {
         self.volumes.get(volume)
     }
 
-    pub(crate) fn insert(&mut self, volume: VolumeRef, watched: Watched) {
+    pub(crate) fn insert(&mut self, volume: VolumeRef, watched: MountedVolume) {
         self.changes += 1;
         if watched.flatten {
             self.flattening.insert(volume.clone());
@@ -113,7 +113,7 @@ impl Watching {
         self.volumes.insert(volume, watched);
     }
 
-    pub(crate) fn remove(&mut self, volume: &VolumeRef) -> Option<Watched> {
+    pub(crate) fn remove(&mut self, volume: &VolumeRef) -> Option<MountedVolume> {
         self.changes += 1;
         self.flattening.remove(volume);
         self.volumes.remove(volume)
@@ -176,15 +176,15 @@ impl<'a> Round<'a> {
 }
 
 impl Turns {
-    /// What has its turn now. While all volumes are known to be mounted, no others are examined.
+    /// Selects what to examine now. While all volumes are known to be mounted, no others are examined.
     fn next<'a>(&mut self, now: &'a MountState) -> Round<'a> {
         let roster = &*now.roster;
         self.gone.retain(|id| roster.has_lease(id));
         let leases = self.leases.next(&roster.leases, |lease| &lease.id);
-        let is_looked_for = |(place, lease): &(usize, &Lease)| leases.contains(*place) || self.gone.contains(&lease.id);
+        let is_selected = |(place, lease): &(usize, &Lease)| leases.contains(*place) || self.gone.contains(&lease.id);
         let leases = match self.gone.is_empty() {
             true => leases.indices().map(|place| &roster.leases[place]).collect(),
-            false => roster.leases.iter().enumerate().filter(is_looked_for).map(|(_, lease)| lease).collect(),
+            false => roster.leases.iter().enumerate().filter(is_selected).map(|(_, lease)| lease).collect(),
         };
         let proved = self.proved.next(&roster.slots, |slot| slot);
         let in_full = self.in_full.next(&roster.slots, |slot| slot);
@@ -218,8 +218,8 @@ fn depth(place: usize, in_full: Turn, proved: Turn) -> Depth {
 }
 
 impl Engine {
-    /// What has its turn now.
-    pub(crate) fn turn<'a>(&self, now: &'a MountState) -> Round<'a> {
+    /// Selects what to examine now.
+    pub(crate) fn next_round<'a>(&self, now: &'a MountState) -> Round<'a> {
         self.turns().next(now)
     }
 
@@ -273,14 +273,14 @@ impl Engine {
     }
 
     /// Carries out every step that maintains a mounted volume, and records the proof for the next check. The volume is claimed.
-    pub(crate) fn keep(&self, reference: &VolumeRef, watched: Watched) -> Result<(), Fault> {
-        let Watched { keep, proof, .. } = watched;
+    pub(crate) fn keep(&self, reference: &VolumeRef, watched: MountedVolume) -> Result<(), Fault> {
+        let MountedVolume { keep, proof, .. } = watched;
         let kept = self.executor.run_steps(keep.clone(), false);
         let proof = match kept {
             Ok(_) => proof.filter(|proof| proof.holds()).or_else(|| self.host().proof(&keep)),
             Err(_) => None,
         };
-        self.watched().set_proof(reference, proof);
+        self.mounted_volumes().set_proof(reference, proof);
         kept.map(drop)
     }
 }

@@ -27,7 +27,7 @@ impl Conditions {
     }
 
     /// The same for the volume with this image.
-    pub(crate) fn set_of_image(&self, image: &Path, finding: Finding) {
+    pub(crate) fn set_for_image(&self, image: &Path, finding: Finding) {
         self.note(Condition { finding, image: Some(image.to_owned()) });
     }
 
@@ -45,12 +45,12 @@ impl Conditions {
     }
 
     /// Keeps only those conditions with this id that are about these images.
-    pub(crate) fn keep_of_images(&self, id: &FindingId, is_kept: impl Fn(&Path) -> bool) {
+    pub(crate) fn keep_for_images(&self, id: &FindingId, is_kept: impl Fn(&Path) -> bool) {
         self.lock().retain(|(of, _), condition| of != id || condition.image.as_deref().is_some_and(&is_kept));
     }
 
     /// Sets a condition, or clears it.
-    pub(crate) fn is(&self, id: FindingId, object: &str, now: Option<Finding>) {
+    pub(crate) fn set_or_clear(&self, id: FindingId, object: &str, now: Option<Finding>) {
         match now {
             Some(finding) => self.set(finding),
             None => self.clear(id, object),
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_lasts_until_it_is_over_and_is_there_once() {
+    fn a_condition_is_listed_once_until_it_is_cleared() {
         let finding = |object: &str, evidence: &str| Finding::new(FindingId::ServerGone, object, evidence);
         let conditions = Conditions::default();
         let all = || -> Vec<Finding> { conditions.all().into_iter().map(|condition| condition.finding).collect() };
@@ -91,21 +91,21 @@ mod tests {
         conditions.set(finding("volume p/a", "no disk"));
         conditions.set(finding("volume p/b", "no memory"));
         assert_eq!(all(), [finding("volume p/a", "no disk"), finding("volume p/b", "no memory")]);
-        conditions.is(FindingId::ServerGone, "volume p/b", None);
+        conditions.set_or_clear(FindingId::ServerGone, "volume p/b", None);
         conditions.clear(FindingId::LayersMany, "volume p/a");
         assert_eq!(all(), [finding("volume p/a", "no disk")]);
     }
 
     #[test]
-    fn conditions_of_images_last_as_long_as_they_are_named() {
+    fn conditions_of_images_are_kept_by_name() {
         let conditions = Conditions::default();
         let images = || -> Vec<PathBuf> { conditions.all().into_iter().filter_map(|found| found.image).collect() };
         for image in ["/srv/a.img", "/srv/b.img"] {
-            conditions.set_of_image(Path::new(image), Finding::new(FindingId::ServerGone, image, "no memory"));
+            conditions.set_for_image(Path::new(image), Finding::new(FindingId::ServerGone, image, "no memory"));
         }
-        conditions.keep_of_images(&FindingId::LayersMany, |_| false);
+        conditions.keep_for_images(&FindingId::LayersMany, |_| false);
         assert_eq!(images().len(), 2);
-        conditions.keep_of_images(&FindingId::ServerGone, |image| image != Path::new("/srv/a.img"));
+        conditions.keep_for_images(&FindingId::ServerGone, |image| image != Path::new("/srv/a.img"));
         assert_eq!(images(), [PathBuf::from("/srv/b.img")]);
     }
 }

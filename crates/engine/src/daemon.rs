@@ -45,30 +45,30 @@ const TICK: Duration = Duration::from_secs(2);
 
 /// How long a stopping daemon waits for running operations. Those that take longer are interrupted, which is as safe as
 /// `SIGKILL`.
-const LAST_OPERATIONS: Duration = Duration::from_secs(3);
+const OPERATIONS_LIMIT: Duration = Duration::from_secs(3);
 
 /// How long unmounting may take when the host shuts down: longer than systemd gives services to stop (90 s), because those keep volumes
 /// in use.
-const RELEASE: Duration = Duration::from_secs(120);
+const RELEASE_LIMIT: Duration = Duration::from_secs(120);
 
-/// By how much, in microseconds, and how often, the daemon extends systemd's timeout meanwhile.
-const MORE_TIME_US: u32 = 30_000_000;
-const MORE_TIME_EVERY: Duration = Duration::from_secs(10);
+/// Extensions of systemd's timeout meanwhile: length in microseconds, and interval.
+const EXTENSION_US: u32 = 30_000_000;
+const EXTENSION_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long a stopping daemon waits for clients to receive their answers.
-const LAST_ANSWERS: Duration = Duration::from_secs(1);
+const ANSWERS_LIMIT: Duration = Duration::from_secs(1);
 
 /// The options of the daemon's command line.
 #[derive(Clone, Debug)]
 pub struct DaemonOptions {
-    /// Where its own files are.
+    /// The directories of its own files.
     pub dirs: Dirs,
-    /// Where it listens.
+    /// The path of its socket.
     pub socket: PathBuf,
     /// The group that may use the socket: a name of `/etc/group`, or a number. Only root when `None`.
     pub socket_group: Option<String>,
-    /// Where Prometheus may scrape `/metrics`, and nothing else; nowhere when `None`. Whoever reaches it sees the names of all
-    /// containers that do I/O.
+    /// Address that serves `/metrics`, and nothing else, to Prometheus; `None` disables it. It exposes the names of all containers that
+    /// do I/O.
     pub metrics: Option<SocketAddr>,
     /// For crash tests: the number of steps after which the process aborts ([`crate::carry_out::FAULT_VARIABLE`]).
     pub fault_after: Option<i64>,
@@ -77,7 +77,7 @@ pub struct DaemonOptions {
 /// Refuses a host on which Bulkhead cannot work.
 ///
 /// # Errors
-/// `PermissionDenied` when we are not root; `Unsupported` without a cgroup v2 hierarchy that has the io controller.
+/// `PermissionDenied` without root; `Unsupported` without a cgroup v2 hierarchy that has the io controller.
 pub fn check_host(facts: &HostFacts) -> Result<(), Fault> {
     if !facts.is_root {
         return Err(Fault::new(
@@ -120,8 +120,8 @@ pub fn simulated_observation() -> Arc<dyn Observe> {
 /// Runs until `SIGTERM` or `SIGINT`. Call [`check_host`] first. `facts` are shown by `GET /v1/host`.
 ///
 /// # Errors
-/// `InUse` when another daemon runs, `InvalidArgument` for a group that is not there, `Internal` for the rest. After a start
-/// that succeeded there are none: problems with pools, volumes and tenants do not end the daemon.
+/// `InUse` if another daemon runs, `InvalidArgument` for a group that does not exist, `Internal` otherwise. Only the start can fail:
+/// problems with pools, volumes and tenants do not end the daemon.
 pub async fn run(
     options: DaemonOptions,
     host: Arc<dyn Host>,
@@ -130,7 +130,7 @@ pub async fn run(
 ) -> Result<(), Fault> {
     let on = |kind| signal(kind).map_err(|error| Fault::new(Code::Internal, "daemon", format!("signals: {error}")));
     let (terminate, interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
-    // Kept, not read: a handler that does nothing is how it is ignored, and helper programs do not inherit that.
+    // Never read: SIGHUP is ignored through a handler, which helper programs do not inherit.
     let _hangup: Signal = on(SignalKind::hangup())?;
     let stop = async move {
         let (mut terminate, mut interrupt) = (terminate, interrupt);
@@ -176,7 +176,7 @@ pub async fn run_until(
     let listener = listen(&options.socket, group).await?;
     let (close, closed) = oneshot::channel::<()>();
     let server = tokio::spawn(http::serve(listener, service.clone(), async move {
-        // An error means that the sender is gone, which is as good a reason to stop.
+        // An error means that the sender is gone: stop as well.
         let _ = closed.await;
     }));
     tracing::info!(socket = %options.socket.display(), n_problems, version = env!("CARGO_PKG_VERSION"), "ready");
@@ -188,13 +188,13 @@ pub async fn run_until(
         () = watchdog() => {}
     }
     notify_systemd(&[NotifyState::Stopping]);
-    // The order matters: no new connections, then no new operations, then the answers that are under way.
+    // The order matters: no new connections, then no new operations, then the remaining answers.
     let _ = close.send(());
-    if timeout(LAST_OPERATIONS, service.close()).await.is_err() {
-        let cut_off = service.running().join(", ");
-        tracing::warn!(cut_off, "operations did not finish in time: the next start completes or undoes them");
+    if timeout(OPERATIONS_LIMIT, service.close()).await.is_err() {
+        let interrupted = service.running().join(", ");
+        tracing::warn!(interrupted, "operations did not finish in time: the next start completes or undoes them");
     }
-    if timeout(LAST_ANSWERS, server).await.is_err() {
+    if timeout(ANSWERS_LIMIT, server).await.is_err() {
         tracing::warn!("clients kept their connections open; closing them");
     }
     if let Some(metrics) = metrics {
@@ -215,13 +215,13 @@ pub async fn run_until(
 /// Unmounts all volumes, before the file systems of their pools are unmounted.
 async fn release(service: &Service) {
     let began = Instant::now();
-    let release = service.release(RELEASE);
+    let release = service.release(RELEASE_LIMIT);
     tokio::pin!(release);
-    let mut more = interval(MORE_TIME_EVERY);
+    let mut extensions = interval(EXTENSION_INTERVAL);
     let left = loop {
         tokio::select! {
             left = &mut release => break left,
-            _ = more.tick() => notify_systemd(&[NotifyState::ExtendTimeoutUsec(MORE_TIME_US)]),
+            _ = extensions.tick() => notify_systemd(&[NotifyState::ExtendTimeoutUsec(EXTENSION_US)]),
         }
     };
     for fault in &left {
@@ -234,13 +234,13 @@ async fn release(service: &Service) {
     );
 }
 
-/// Makes the daemon's directories.
+/// Creates the daemon's directories.
 ///
 /// # Errors
-/// When they cannot be made.
+/// If they cannot be created.
 pub fn make_dirs(dirs: &Dirs) -> Result<(), Fault> {
     make_dir(&dirs.state, 0o700)?;
-    // The members of the socket's group must be able to reach the socket; what is below is 0700.
+    // The members of the socket's group must be able to reach the socket; its subdirectories are 0700.
     make_dir(&dirs.run, 0o755)
 }
 
@@ -254,11 +254,11 @@ async fn serve_metrics(
         .map_err(|error| io_fault(&error, format!("address {address}"), "listen for Prometheus"))?;
     tracing::info!(%address, "serving /metrics");
     Ok(async move {
-        let told = service.clone();
+        let reporter = service.clone();
         if let Err(error) = axum::serve(listener, http::metrics_router(service)).await {
             let evidence = format!("/metrics is no longer served ({error})");
             let finding = Finding::new(FindingId::MetricsNotServed, HOST, evidence);
-            told.conditions().set(finding.advise("restart the daemon"));
+            reporter.conditions().set(finding.advise("restart the daemon"));
         }
     })
 }
@@ -266,7 +266,7 @@ async fn serve_metrics(
 async fn tick(service: &Service) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    // The first one comes at once, and the state was just reached.
+    // The first tick comes at once, right after reconciliation.
     ticks.tick().await;
     loop {
         ticks.tick().await;
@@ -365,7 +365,7 @@ async fn listen(socket: &Path, group: Option<u32>) -> Result<UnixListener, Fault
         std::fs::rename(made, socket)?;
         Ok(listener)
     });
-    // What is left in it after a failure is removed too; a failure of this is of no consequence.
+    // Also removes what a failure left in it; an error here has no consequences.
     let _ = std::fs::remove_dir_all(&private);
     made.map_err(fault("create it"))
 }

@@ -18,7 +18,7 @@ use crate::findings::lookup_failed;
 use crate::host::BlockFacts;
 
 impl Engine {
-    /// All block devices that could matter: physical ones and those stacked on them.
+    /// All block devices: physical ones and those stacked on them.
     ///
     /// # Errors
     /// When `/sys/block` cannot be read.
@@ -59,8 +59,8 @@ impl Engine {
             cost_qos: facts.cost_qos.clone(),
         };
         let before = record.before.clone().unwrap_or_else(|| now.clone());
-        // What fails half-way is put back to what it was just now, and a crash leaves something that reconcile completes: a policy
-        // is recorded before it is put in force, and forgotten after it was taken away.
+        // A failure restores the current configuration, and reconciliation completes an interrupted change: a policy is recorded before
+        // it is enabled, and removed from the record after it is disabled.
         let mut on_failure = vec![self.write_device(&record)];
         on_failure.extend(steps_back(&facts, &now));
         let steps = match request.policy {
@@ -226,7 +226,7 @@ impl BlockFacts {
     }
 }
 
-/// What weakens isolation on a physical device, of which is known whether weights work there, and why.
+/// Findings about weak isolation on a physical device, given whether weights work on it and why.
 fn device_findings(facts: &BlockFacts, (works, why): (bool, &str), calibration: Option<&Calibration>) -> Vec<Finding> {
     let no_controller = (!works).then(|| health::no_controller(&facts.name, why));
     let isolation = calibration.and_then(|calibration| calibration.isolation);

@@ -1,4 +1,4 @@
-//! The engine: recorded state and a host. The look-ups are here; operations are in a file for each noun.
+//! The engine: recorded state and a host. This file has the look-ups; operations are in a file for each noun.
 //!
 //! Every operation reads the state from its files, except those that have not changed since: no cache can become stale. Operations claim
 //! what they change ([`crate::locks`]); look-ups claim nothing.
@@ -21,7 +21,7 @@ use bulkhead_core::volume::mount_point;
 use uuid::Uuid;
 
 use crate::carry_out::Executor;
-use crate::check::{Turns, Watching};
+use crate::check::{MountedVolumes, Turns};
 use crate::host::{Host, LogicalVolume, Proof};
 use crate::jobs::{Job, Jobs};
 use crate::locks::Locks;
@@ -72,7 +72,7 @@ pub struct Engine {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What all operations share.
+/// State shared by all operations.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) locks: Arc<Locks>,
@@ -80,7 +80,7 @@ pub(crate) struct Shared {
     pub(crate) problems: Mutex<Problems>,
     /// Volumes without a holder that were in use at the start.
     pub(crate) in_use_at_start: Mutex<Vec<InUse>>,
-    watched: Mutex<Watching>,
+    mounted_volumes: Mutex<MountedVolumes>,
     /// The content of the records when they were last listed.
     pub(crate) roster: Mutex<Arc<Roster>>,
     /// The reservations of running operations, by the UUIDs of pools.
@@ -92,7 +92,7 @@ pub(crate) struct Shared {
     /// Tenants for whose cgroups the kernel refused the cpu controller.
     without_cpu: Mutex<BTreeMap<Name, WithoutCpu>>,
     pub(crate) merging: Merging,
-    /// How much has been trimmed in each pool.
+    /// Bytes trimmed in each pool.
     trimmed: Mutex<BTreeMap<Name, Bytes>>,
     /// The number of workers that no tenant pays for.
     pub(crate) workers_without_payer: Mutex<usize>,
@@ -114,7 +114,7 @@ pub(crate) struct InUse {
 
 /// A mounted volume that is maintained as it was mounted.
 #[derive(Clone, Debug)]
-pub(crate) struct Watched {
+pub(crate) struct MountedVolume {
     pub(crate) tenant: Name,
     pub(crate) target: PathBuf,
     pub(crate) keep: Vec<Action>,
@@ -124,12 +124,12 @@ pub(crate) struct Watched {
     pub(crate) flatten: bool,
 }
 
-/// A volume as found in its pool: whole, or with a damaged record.
-pub(crate) type Found = Result<Volume, Fault>;
+/// A volume as listed in its pool: intact, or with a damaged record.
+pub(crate) type ListedVolume = Result<Volume, Fault>;
 
-/// The holders of volumes, and what is mounted and mapped.
+/// The holders of all volumes, all mount points, and the mapped volumes.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Occupancy {
     pub(crate) holders: BTreeMap<VolumeRef, Name>,
     pub(crate) mounts: Arc<BTreeSet<PathBuf>>,
     /// The records of mapped volumes.
@@ -166,8 +166,8 @@ impl Engine {
         self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).counts()
     }
 
-    pub(crate) fn watched(&self) -> MutexGuard<'_, Watching> {
-        self.shared.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn mounted_volumes(&self) -> MutexGuard<'_, MountedVolumes> {
+        self.shared.mounted_volumes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn trimmed(&self) -> MutexGuard<'_, BTreeMap<Name, Bytes>> {
@@ -184,15 +184,15 @@ impl Engine {
 
     /// All recorded pools; a damaged record is an item, not a failure.
     pub(crate) fn pools(&self) -> Result<Vec<Result<Pool, Fault>>, Fault> {
-        self.all_of("pools", read_pool)
+        self.records_of("pools", read_pool)
     }
 
     /// All recorded tenants; a damaged record is an item, not a failure.
     pub(crate) fn tenants(&self) -> Result<Vec<Result<Tenant, Fault>>, Fault> {
-        self.all_of("tenants", read_tenant)
+        self.records_of("tenants", read_tenant)
     }
 
-    fn all_of<T>(
+    fn records_of<T>(
         &self,
         kind: &str,
         read: impl Fn(&Path, Result<Record, Fault>) -> Result<T, Fault>,
@@ -201,7 +201,7 @@ impl Engine {
         Ok(records.iter().map(|(path, record)| read(path, record.clone())).collect())
     }
 
-    /// All leases with a readable record. Leases do not survive a reboot: a damaged one is a problem, and keeps nothing from going on.
+    /// All leases with a readable record. Leases do not survive a reboot: a damaged one is a problem, and blocks nothing.
     pub(crate) fn leases(&self) -> Result<Vec<Lease>, Fault> {
         let records = self.host().records(&self.dirs.run.join("leases"), "")?;
         let lease = |(_, record): &(PathBuf, Result<Record, Fault>)| match record {
@@ -233,31 +233,31 @@ impl Engine {
         })
     }
 
-    /// Refuses a place that is not the recorded pool: a directory whose file system is not mounted, another volume group.
+    /// Refuses a directory or volume group that is not the recorded pool, for example because its file system is not mounted.
     pub(crate) fn check_identity(&self, pool: &Pool) -> Result<(), Fault> {
         let fault = |place: String| {
             let cause = format!("{place} is missing, or is not the one that the pool was created on");
             Fault::new(Code::Corrupt, format!("pool {}", pool.name), cause)
         };
-        let (is_it, fault) = match &pool.source {
+        let (is_same, fault) = match &pool.source {
             PoolSource::File { directory, .. } => {
                 let found = self.host().record(&directory.join(POOL_RECORD)).transpose()?;
-                let is_it = matches!(found, Some(Record::Pool(found)) if found.uuid == pool.uuid);
+                let is_same = matches!(found, Some(Record::Pool(found)) if found.uuid == pool.uuid);
                 let fault = fault(format!("directory {}", directory.display()));
-                (is_it, fault.reason(Reason::PoolNotThere { pool: pool.name.clone() }))
+                (is_same, fault.reason(Reason::PoolNotThere { pool: pool.name.clone() }))
             }
             PoolSource::Lvm { vg, .. } => {
                 let tags = self.host().vg_tags(vg)?;
-                let is_it = tags.is_some_and(|tags| tags.contains(&pool_uuid_tag(pool)));
+                let is_same = tags.is_some_and(|tags| tags.contains(&pool_uuid_tag(pool)));
                 let fault = fault(format!("volume group {vg}"));
-                (is_it, fault.reason(group_not_there(pool, vg)))
+                (is_same, fault.reason(group_not_there(pool, vg)))
             }
         };
-        if is_it { Ok(()) } else { Err(fault) }
+        if is_same { Ok(()) } else { Err(fault) }
     }
 
     /// The volumes in a pool, by name. The size of one is that of its device, also where an operation on it was interrupted.
-    pub(crate) fn volumes_in(&self, pool: &Pool) -> Result<Vec<Found>, Fault> {
+    pub(crate) fn volumes_in(&self, pool: &Pool) -> Result<Vec<ListedVolume>, Fault> {
         match &pool.source {
             PoolSource::File { directory, .. } => {
                 self.check_identity(pool)?;
@@ -276,13 +276,13 @@ impl Engine {
     /// The logical volumes in the volume group of a pool.
     pub(crate) fn group_volumes(&self, pool: &Pool, vg: &str) -> Result<Vec<LogicalVolume>, Fault> {
         self.host().logical_volumes(vg).map_err(|fault| match fault.code {
-            // A volume of a group that is not there may well exist.
+            // The volume may exist although its group is missing.
             Code::NotFound => Fault { code: Code::Corrupt, ..fault }.reason(group_not_there(pool, vg)),
             _ => fault,
         })
     }
 
-    fn read_volume(&self, pool: &Pool, directory: &Path, path: &Path, record: Result<Record, Fault>) -> Found {
+    fn read_volume(&self, pool: &Pool, directory: &Path, path: &Path, record: Result<Record, Fault>) -> ListedVolume {
         match record? {
             Record::Volume(volume)
                 if volume.pool == pool.name && path == backend::volume_record_path(directory, &volume.name) =>
@@ -295,7 +295,7 @@ impl Engine {
         }
     }
 
-    /// A volume that is whole, in whatever stage it is.
+    /// A volume with an intact record, in any state.
     pub(crate) fn locate(&self, reference: &VolumeRef) -> Result<Located, Fault> {
         let pool = self.pool(&reference.pool)?;
         let backend = backend::backend(&pool);
@@ -318,7 +318,7 @@ impl Engine {
         Ok(Located { pool, backend, volume: found? })
     }
 
-    /// A volume that can be worked on.
+    /// A volume without an interrupted operation.
     pub(crate) fn locate_ready(&self, reference: &VolumeRef) -> Result<Located, Fault> {
         let located = self.locate(reference)?;
         if located.volume.state != VolumeState::Ready {
@@ -329,14 +329,14 @@ impl Engine {
         Ok(located)
     }
 
-    /// Where a volume is mounted, `None` when it is not.
+    /// Where a volume is mounted; `None` if it is not.
     pub(crate) fn mounted_at(&self, volume: &Volume) -> Result<Option<PathBuf>, Fault> {
         let target = mount_point(&self.dirs.run, volume);
         Ok(self.host().is_mounted(&target)?.then_some(target))
     }
 
-    /// What the views of all volumes have in common, read once.
-    pub(crate) fn seen(&self) -> Result<Seen, Fault> {
+    /// The facts that the views of all volumes need, read once.
+    pub(crate) fn occupancy(&self) -> Result<Occupancy, Fault> {
         let mut holders: BTreeMap<VolumeRef, Name> = BTreeMap::new();
         for tenant in self.tenants()?.into_iter().filter_map(Result::ok) {
             holders.extend(tenant.volumes.into_iter().map(|volume| (volume, tenant.name.clone())));
@@ -347,7 +347,7 @@ impl Engine {
         let mounts = self.host().mount_points()?;
         let mapped =
             self.host().records(&self.dirs.run.join("mappings"), "")?.iter().map(|(path, _)| path.clone()).collect();
-        Ok(Seen { holders, mounts, mapped })
+        Ok(Occupancy { holders, mounts, mapped })
     }
 
     /// The tenant that a volume is mounted for, also one that is being removed, and the leases on it.
@@ -362,7 +362,7 @@ impl Engine {
         Ok((kept_by.or_else(|| leases.first().map(|lease| lease.tenant.clone())), leases))
     }
 
-    /// Refuses when a tenant's record is damaged: nobody knows which volumes it holds.
+    /// Fails if a tenant's record is damaged, because its volumes are unknown then.
     pub(crate) fn check_tenants_readable(&self) -> Result<(), Fault> {
         self.tenants()?.into_iter().find_map(Result::err).map_or(Ok(()), Err)
     }
@@ -380,7 +380,7 @@ fn read_pool(path: &Path, record: Result<Record, Fault>) -> Result<Pool, Fault> 
 }
 
 /// The volume that a logical volume is; `None` for one that is not Bulkhead's.
-pub(crate) fn volume_of(pool: &Pool, lv: &LogicalVolume) -> Option<Found> {
+pub(crate) fn volume_of(pool: &Pool, lv: &LogicalVolume) -> Option<ListedVolume> {
     volume_from_tags(&pool.name, &lv.name, lv.size, &lv.tags).transpose()
 }
 

@@ -14,7 +14,7 @@ use bulkhead_core::health::{self, Space, Unfinished};
 use bulkhead_core::model::{Pool, PoolSource, VolumeRef};
 
 use crate::conditions::Condition;
-use crate::engine::{Engine, Found};
+use crate::engine::{Engine, ListedVolume};
 
 impl Engine {
     /// Findings that need no LVM call and no device, in no order: problems, lasting conditions, and what follows from the records.
@@ -82,18 +82,21 @@ pub(crate) fn of_pool(pool: &Pool, space: &Result<Space, Fault>) -> Vec<Finding>
 }
 
 /// Findings about the content of a pool: unreadable records, and incomplete receives.
-pub(crate) fn of_content(found: &Result<Vec<Found>, Fault>, parts: &Result<Vec<ReceiveView>, Fault>) -> Vec<Finding> {
+pub(crate) fn of_content(
+    found: &Result<Vec<ListedVolume>, Fault>,
+    receives: &Result<Vec<ReceiveView>, Fault>,
+) -> Vec<Finding> {
     let damaged = found.iter().flatten().filter_map(|volume| volume.as_ref().err());
     let damaged = damaged.map(|fault| Finding::from_fault(FindingId::RecordUnreadable, fault.clone()));
     let unlisted = found.as_ref().err().map(|fault| Finding::from_fault(FindingId::PoolUnreachable, fault.clone()));
     // Where the volumes cannot be listed, the staging files cannot either, for the same reason.
-    let no_parts = parts.as_ref().err().filter(|_| found.is_ok()).map(|fault| lookup_failed(fault.clone()));
+    let no_receives = receives.as_ref().err().filter(|_| found.is_ok()).map(|fault| lookup_failed(fault.clone()));
     let unfinished = |view: &ReceiveView| {
         let (volume, content) = (&view.volume, view.content);
         health::unfinished_finding(Unfinished { volume, content, received: view.received_bytes, size: view.size_bytes })
     };
-    let parts = parts.iter().flatten().map(unfinished);
-    damaged.chain(unlisted).chain(no_parts).chain(parts).collect()
+    let receives = receives.iter().flatten().map(unfinished);
+    damaged.chain(unlisted).chain(no_receives).chain(receives).collect()
 }
 
 /// A failed look-up, whose result is missing from what is shown.
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_is_not_there_says_so_under_its_name() {
+    fn a_missing_pool_is_reported_under_its_name() {
         let fault = Fault::new(Code::NotFound, "volume group vg", "there is no such volume group").hint("find it");
         let [finding] = &of_pool(&pools()[1], &Err(fault))[..] else { panic!("not one finding") };
         assert_eq!((finding.id.word(), finding.object.as_str()), ("pool_unreachable", "pool fast"));
@@ -143,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_listed_is_one_finding() {
+    fn a_failed_listing_is_one_finding() {
         let fault = || Fault::new(Code::Corrupt, "pool files", "it is not there");
         let ids = |found, parts| -> Vec<String> {
             of_content(&found, &parts).iter().map(|finding| finding.id.to_string()).collect()

@@ -29,7 +29,7 @@ impl Engine {
             for volume in found.into_iter().filter_map(Result::ok).filter(shares) {
                 let reference = volume.reference();
                 volumes.insert(volume.uuid, reference.to_string());
-                // Of the snapshots that lie on a layer, the one that is nearest to it holds most of what it does.
+                // A layer gets the name of the snapshot that is nearest to it in a backing chain.
                 let on = self.host().layers(&backend.device(&volume)).ok().flatten().filter(|_| volume.read_only);
                 for (depth, layer) in on.into_iter().flat_map(|on| on.below).enumerate() {
                     let known = layers.entry(layer.id).or_insert((depth, reference.to_string()));
@@ -37,7 +37,7 @@ impl Engine {
                         *known = (depth, reference.to_string());
                     }
                 }
-                // A thin volume's server knows no layers, but the one snapshot that it shares with.
+                // A thin volume has no layers; the source is the snapshot that it was made from.
                 let origin = volume.origin.as_ref().filter(|_| on_lvm).map(|name| format!("{}/{name}", pool.name));
                 let counts = self.host().read_counts(volume.uuid)?.counts;
                 rows.extend(counts.into_iter().map(|count| (reference.clone(), origin.clone(), count)));

@@ -26,7 +26,7 @@ use bulkhead_core::model::{HeldJournal, HeldTenant, Hold, Policy};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::volume::Plan;
 
-pub use running::Holder;
+pub use running::RunningHolds;
 
 use crate::devices::kernel_name;
 use crate::engine::Engine;

@@ -1,4 +1,4 @@
-//! What the engine needs of a host: to apply an action, and facts, in a trait for each facet. The kernel is one; tests have a simulated one.
+//! The host as the engine sees it: actions and facts, in a trait for each facet. Implemented by the kernel, and by a simulation for tests.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -46,7 +46,7 @@ pub struct LogicalVolume {
 /// A thin pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThinPool {
-    /// Whether it gives out blocks zeroed. Without it a new volume shows what an earlier one wrote.
+    /// Whether new blocks are zeroed. If not, a new volume exposes data of earlier ones.
     pub zeroes: bool,
 }
 
@@ -57,9 +57,9 @@ pub struct OpenDevice {
     pub path: PathBuf,
     /// Its number.
     pub dev: DevNo,
-    /// What makes it.
+    /// What provides it.
     pub backing: Backing,
-    /// The smallest unit in which it can be written; `None` where the kernel does not say.
+    /// Its logical block size; `None` if the kernel does not report it.
     pub logical_block_bytes: Option<u32>,
 }
 
@@ -72,7 +72,7 @@ pub struct NamedDevice {
     pub size: Bytes,
     /// What is on it: signatures of file systems, RAID, LVM, partition tables.
     pub signatures: Vec<String>,
-    /// Why it cannot be taken: mounted, used by another device, swap.
+    /// What uses it: a mount, another device, swap.
     pub in_use: Option<String>,
 }
 
@@ -85,13 +85,13 @@ pub struct BlockFacts {
     pub dev: DevNo,
     /// Size.
     pub size: Bytes,
-    /// Whether the kernel takes it for a rotating one.
+    /// Whether it is rotational according to the kernel.
     pub rotational: bool,
-    /// The most that it takes in one operation (`max_sectors_kb`); `None` where the kernel does not say.
+    /// Size of the largest request (`max_sectors_kb`); `None` if the kernel does not report it.
     pub largest_request: Option<Bytes>,
     /// The active scheduler; `None` for devices without a queue of their own.
     pub scheduler: Option<String>,
-    /// The schedulers that can be had.
+    /// The available schedulers.
     pub schedulers: Vec<String>,
     /// Kernel names of the devices at the bottom of its stack; itself when it is physical.
     pub physical: Vec<String>,
@@ -119,39 +119,39 @@ pub trait Worker {
     /// The daemon's end of the socket between the two; receiving from it waits for at most [`WORKER_POLL`].
     fn control(&self) -> BorrowedFd<'_>;
 
-    /// Asks it to end.
+    /// Asks it to exit.
     fn terminate(&self);
 
-    /// How it ended, for example `exit status: 101`; `None` when it has not within `limit`.
+    /// Its exit status, for example `exit status: 101`; `None` if it has not exited within `limit`.
     fn ended(&mut self, limit: Duration) -> Option<String>;
 }
 
 /// How long receiving from a worker waits before its job's state is checked again.
 pub const WORKER_POLL: Duration = Duration::from_millis(200);
 
-/// State files with their paths, by name; each is whole, or damaged for itself. The same value twice while nothing changes, so that whoever
-/// works something out of them can tell that it is still so.
+/// State files with their paths, by name; each is intact or damaged by itself. While nothing changes, the same `Arc` is returned, by which
+/// a caller detects that a result derived from it is still valid.
 pub type Records = Arc<Vec<(PathBuf, Result<Record, Fault>)>>;
 
 /// Evidence that something is unchanged.
 pub trait Proof: fmt::Debug + Send + Sync {
-    /// Whether that is still so. Takes a handful of system calls, changes nothing, and waits for no I/O.
+    /// Whether that still holds. Makes a few system calls, changes nothing, and waits for no I/O.
     fn holds(&self) -> bool;
 }
 
 /// State files, and the directories of pools.
 pub trait StateFiles {
-    /// The state files in a directory whose name ends with `suffix`; none when the directory is not there.
+    /// The state files in a directory whose name ends with `suffix`; none if the directory does not exist.
     /// A damaged file is an error of its own, not of the listing.
     ///
     /// # Errors
     /// When the directory cannot be read.
     fn records(&self, dir: &Path, suffix: &str) -> Result<Records, Fault>;
 
-    /// One state file; `None` when it is not there.
+    /// One state file; `None` if it does not exist.
     fn record(&self, path: &Path) -> Option<Result<Record, Fault>>;
 
-    /// Everything in a directory that may become a pool, by name; `None` when it is not there.
+    /// Everything in a directory that may become a pool, by name; `None` if it does not exist.
     ///
     /// # Errors
     /// When it is not a directory or cannot be read.
@@ -160,7 +160,7 @@ pub trait StateFiles {
     /// Which user other than root could replace a directory or its content; `None` if none can.
     ///
     /// # Errors
-    /// When it cannot be looked at.
+    /// When it cannot be examined.
     fn who_can_replace(&self, directory: &Path) -> Result<Option<String>, Fault>;
 }
 
@@ -169,10 +169,10 @@ pub trait VolumeGroups {
     /// The logical volumes of a group.
     ///
     /// # Errors
-    /// When the group is not there or LVM fails.
+    /// When the group does not exist or LVM fails.
     fn logical_volumes(&self, vg: &str) -> Result<Vec<LogicalVolume>, Fault>;
 
-    /// The tags of a volume group, `None` when there is no such group.
+    /// The tags of a volume group; `None` if it does not exist.
     ///
     /// # Errors
     /// When LVM fails.
@@ -187,32 +187,32 @@ pub trait VolumeGroups {
 
 /// The space of pools, and the devices below them.
 pub trait Pools {
-    /// Room in a pool.
+    /// The space in a pool.
     ///
     /// # Errors
-    /// When the directory or group is not there.
+    /// When the directory or group does not exist.
     fn space(&self, source: &PoolSource) -> Result<Space, Fault>;
 
-    /// What a volume has taken of its pool so far, rounded down where that is only known roughly; nothing when it is not there. Does not
-    /// wait for what allocates it just now.
+    /// The space that a volume has allocated in its pool, rounded down if it is only known approximately; zero if it does not exist. Does
+    /// not wait for an allocation in progress.
     ///
     /// # Errors
-    /// When it cannot be told.
+    /// When that cannot be determined.
     fn allocated(&self, source: &PoolSource, volume: &Name) -> Result<Bytes, Fault>;
 
-    /// Names of the physical devices below a pool, and why there may be others that are unknown.
+    /// Names of the physical devices below a pool, and the reasons why some may be unknown.
     fn physical_devices(&self, source: &PoolSource) -> (Vec<String>, Vec<String>);
 }
 
 /// Image files of directory pools, their layers, and staging files.
 pub trait Images {
-    /// The size of an image file, `None` when it is not there.
+    /// The size of an image file; `None` if it does not exist.
     ///
     /// # Errors
-    /// When it cannot be told.
+    /// When that cannot be determined.
     fn image_size(&self, image: &Path) -> Result<Option<Bytes>, Fault>;
 
-    /// Where the data of a copied volume or of a copy is, by its device; `None` for others, and where the host does not know.
+    /// The layers of a volume, by its device; `None` if it has none, or the host does not know.
     ///
     /// # Errors
     /// When a file cannot be read, or is missing.
@@ -227,33 +227,33 @@ pub trait Images {
     /// The state of a staging file; `None` if there is none.
     ///
     /// # Errors
-    /// When it cannot be told.
+    /// When that cannot be determined.
     fn staging_file(&self, path: &Path) -> Result<Option<StagingState>, Fault>;
 
     /// Whether a staging file has not been in use for that long.
     ///
     /// # Errors
-    /// When it cannot be told.
+    /// When that cannot be determined.
     fn staging_file_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault>;
 }
 
 /// The block devices of volumes.
 pub trait Volumes {
-    /// The open device, `None` when it has no node now.
+    /// The open device; `None` if it has no node.
     ///
     /// # Errors
-    /// When it cannot be told.
+    /// When that cannot be determined.
     fn open_device(&self, device: &DeviceRef) -> Result<Option<OpenDevice>, Fault>;
 
     /// What uses an open device: a mount in any mount namespace, another device, a program that claimed it; `None` if it is free, or has
-    /// no node now.
+    /// no node.
     ///
     /// # Errors
-    /// When it cannot be told.
+    /// When that cannot be determined.
     fn in_use(&self, device: &DeviceRef) -> Result<Option<String>, Fault>;
 
-    /// The size of the journal inside the ext4 on a volume's device, as far as that can be seen now: `None` for other file systems, and
-    /// for a logical volume without a node.
+    /// The size of the internal journal of the ext4 on a volume's device; `None` for other file systems, and for a logical volume without
+    /// a node.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -271,14 +271,14 @@ pub trait Volumes {
 
 /// What is mounted in the daemon's own mount namespace.
 pub trait Mounts {
-    /// Whether something is mounted at this very path, in the daemon's own mount namespace. What it costs does not grow with the number of
+    /// Whether something is mounted at exactly this path, in the daemon's own mount namespace. The cost does not grow with the number of
     /// mounts.
     ///
     /// # Errors
-    /// When that cannot be told.
+    /// When that cannot be determined.
     fn is_mounted(&self, target: &Path) -> Result<bool, Fault>;
 
-    /// All mount points in the daemon's own mount namespace. Costs next to nothing while nobody mounts and unmounts.
+    /// All mount points in the daemon's own mount namespace. Cheap while no mounts change.
     ///
     /// # Errors
     /// When the mount table cannot be read.
@@ -290,7 +290,7 @@ pub trait Devices {
     /// A block device that an operator named.
     ///
     /// # Errors
-    /// When it is not there or not a block device.
+    /// When it does not exist or is not a block device.
     fn named_device(&self, path: &Path) -> Result<NamedDevice, Fault>;
 
     /// The number of a block device that can have I/O limits.
@@ -305,16 +305,16 @@ pub trait Devices {
     /// When `/sys/class/block` cannot be read.
     fn block_devices(&self) -> Result<Vec<BlockFacts>, Fault>;
 
-    /// One of them, by its kernel name; `None` when it is not there.
+    /// A block device by its kernel name; `None` if it does not exist.
     ///
     /// # Errors
-    /// When it cannot be looked at.
+    /// When it cannot be examined.
     fn block_device(&self, name: &DevName) -> Result<Option<BlockFacts>, Fault>;
 
     /// A tunable of the active scheduler of a device; `None` if it has none of that name.
     fn tunable(&self, dev: DevNo, tunable: &str) -> Option<String>;
 
-    /// For how long a device has been busy.
+    /// The total time for which a device has been busy.
     ///
     /// # Errors
     /// When it is gone.
@@ -342,7 +342,7 @@ pub trait Cgroups {
     /// A cgroup's weight on a device; `None` when the cgroup is gone or has no such file.
     ///
     /// # Errors
-    /// When the file says something that is not understood.
+    /// When the content of the file cannot be parsed.
     fn weight(&self, cgroup: &CgroupPath, file: &str, dev: DevNo) -> Result<Option<u32>, Fault>;
 
     /// A cgroup's limits on a device; `None` if it is gone, or the kernel has no limits.
@@ -354,46 +354,46 @@ pub trait Cgroups {
     /// Bytes that a cgroup read and wrote on physical devices.
     fn io_bytes(&self, cgroup: &CgroupPath) -> IoBytes;
 
-    /// Bytes that a cgroup, and what is below it, has read and written on a device.
+    /// Bytes that a cgroup and its descendants have read and written on a device.
     fn moved_bytes(&self, cgroup: &CgroupPath, dev: DevNo) -> u64;
 
-    /// How many operations a cgroup, and what is below it, has done on a device.
+    /// Operations of a cgroup and its descendants on a device.
     fn operations(&self, cgroup: &CgroupPath, dev: DevNo) -> u64;
 
     /// For how long some task of a cgroup has waited for I/O (`io.pressure`); `None` where the kernel does not report it.
     fn io_waited(&self, cgroup: &CgroupPath) -> Option<Duration>;
 
-    /// The ext4 that a path is in, or that is on the device which it names.
+    /// The ext4 that contains a path, or that is on the device of this path.
     ///
     /// # Errors
-    /// `NotFound` when there is no such path, `Unsupported` where there is no ext4 with a journal thread.
+    /// `NotFound` if the path does not exist, `Unsupported` without an ext4 with a journal thread.
     fn journal_at(&self, path: &Path) -> Result<JournalFacts, Fault>;
 }
 
 /// Processes, and the runs of commands in tenants.
 pub trait Processes {
-    /// The runs that have a cgroup below this `payload`, by the processes that wait for their commands, with their cgroups.
+    /// The runs with a cgroup below this `payload`: the process that waits for the command, and the cgroup.
     fn runs(&self, payload: &CgroupPath) -> Vec<(u32, CgroupPath)>;
 
     /// Moves a command's first process into a new cgroup below this `payload`, and returns that; `pid` waits for the command.
     ///
     /// # Errors
-    /// `NotFound` when there is no such process, `InvalidArgument` when it is not a child of `pid`, and those of cgroups or systemd.
+    /// `NotFound` if the process does not exist, `InvalidArgument` if it is not a child of `pid`, and those of cgroups or systemd.
     fn start_run(&self, payload: &CgroupPath, pid: u32, command_pid: u32) -> Result<CgroupPath, Fault>;
 
     /// Processes in a cgroup and below it.
     fn processes(&self, cgroup: &CgroupPath) -> Vec<u32>;
 
-    /// Ends all processes in a cgroup and waits until they are gone.
+    /// Kills all processes in a cgroup and waits until they have exited.
     ///
     /// # Errors
-    /// When they do not go.
+    /// When they do not exit.
     fn kill_all(&self, cgroup: &CgroupPath) -> Result<(), Fault>;
 
-    /// Asks all processes in a cgroup, and below it, to end (`SIGTERM`).
+    /// Sends `SIGTERM` to all processes in a cgroup and below it.
     fn terminate(&self, cgroup: &CgroupPath);
 
-    /// Start time of a process, `None` when there is none of that id.
+    /// Start time of a process; `None` if it does not exist.
     fn start_time(&self, pid: u32) -> Option<u64>;
 
     /// Whether the host is being shut down or rebooted, according to process 1.
@@ -404,7 +404,8 @@ pub trait Processes {
 pub trait Host:
     StateFiles + VolumeGroups + Pools + Images + Volumes + Mounts + Devices + Cgroups + Processes + Send + Sync
 {
-    /// Carries out one action. Idempotent. What may wait for long, and has changed nothing yet, asks the job whether to go on.
+    /// Carries out one action. Idempotent. An action that may wait for long checks with the job whether to continue, until it has changed
+    /// something.
     ///
     /// # Errors
     /// A [`Fault`] that names object, cause and hint.
@@ -416,10 +417,11 @@ pub trait Host:
     /// When it cannot be started, or this host has no such processes.
     fn start_worker(&self, spec: &WorkSpec) -> Result<Box<dyn Worker>, Fault>;
 
-    /// Lasting conditions on this host that cannot be looked up.
+    /// Lasting conditions on this host, which cannot be determined by a look-up.
     fn conditions(&self) -> &Conditions;
 
-    /// A proof that tells later, with one or two system calls, whether a mounted volume is still as these actions leave it, or, with fewer
-    /// than ten, whether a tenant's cgroups are. `None` if that is not so now, or cannot be proved: then only the actions themselves can tell.
+    /// A proof by which it can be checked later, with one or two system calls, that a mounted volume is still as these actions left it, or
+    /// with fewer than ten, that a tenant's cgroups are. `None` if that does not hold now, or cannot be proved; then the actions have to be
+    /// repeated.
     fn proof(&self, kept: &[Action]) -> Option<Arc<dyn Proof>>;
 }

@@ -40,8 +40,8 @@ pub struct Job {
     spec: JobSpec,
     /// Whether the daemon started it itself.
     is_check: bool,
-    began: Instant,
-    /// The daemon is stopping: it completes what it has begun, and waits for nothing that may never come.
+    started: Instant,
+    /// The daemon is stopping: the job completes, but no longer waits for anything.
     is_stopping: AtomicBool,
     /// It was cancelled.
     is_cancelled: AtomicBool,
@@ -53,7 +53,7 @@ pub struct Job {
 struct State {
     /// Whether it has changed anything.
     has_changed: bool,
-    /// Whether it is ending, and undoing what it did: the undoing is not interrupted.
+    /// Whether it is ending and undoing its steps, which is not interrupted.
     is_ending: bool,
     /// The start of its current part, if it has parts.
     part: Option<Instant>,
@@ -71,8 +71,8 @@ struct State {
 impl Job {
     fn new(id: u64, spec: JobSpec, is_check: bool) -> Self {
         let (is_stopping, is_cancelled) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (began, changed, state) = (Instant::now(), Notify::new(), Mutex::default());
-        Self { id, spec, is_check, began, is_stopping, is_cancelled, changed, state }
+        let (started, changed, state) = (Instant::now(), Notify::new(), Mutex::default());
+        Self { id, spec, is_check, started, is_stopping, is_cancelled, changed, state }
     }
 
     /// A job that is never listed, for what runs before the daemon serves requests.
@@ -135,9 +135,9 @@ impl Job {
 
     /// The start of its current wait, if it is waiting.
     fn waits_since(&self, state: &State) -> Instant {
-        // What has changed something already has that long for each further step.
+        // A job that has changed something has this time for each further step.
         let step = state.step.as_ref().filter(|_| state.has_changed).map(|(_, at)| *at);
-        [step, state.part].into_iter().flatten().fold(self.began, Instant::max)
+        [step, state.part].into_iter().flatten().fold(self.started, Instant::max)
     }
 
     /// Notes that a step has changed something.
@@ -214,7 +214,7 @@ impl Job {
             }
             match self.wait_left() {
                 Some(left) => {
-                    // Woken or too late: either way it is looked at again.
+                    // Woken or timed out: checked again in either case.
                     let _ = tokio::time::timeout(left, changed).await;
                 }
                 None => changed.await,
@@ -232,7 +232,7 @@ impl Job {
         self.changed.notify_waiters();
     }
 
-    pub(crate) fn waits_for(&self, others: &[Arc<Job>]) {
+    pub(crate) fn set_waits_for(&self, others: &[Arc<Job>]) {
         self.state().waits_for = others.iter().map(|job| (job.id, job.spec.operation.clone())).collect();
     }
 
@@ -265,7 +265,7 @@ impl Job {
             state: job_state,
             step: state.step.as_ref().map(|(step, _)| step.clone()),
             step_seconds: state.step.as_ref().map_or(0.0, |(_, at)| end.saturating_duration_since(*at).as_secs_f64()),
-            seconds: end.saturating_duration_since(self.began).as_secs_f64(),
+            seconds: end.saturating_duration_since(self.started).as_secs_f64(),
             ended_seconds_ago: state.ended.as_ref().map(|(at, _)| since(*at)),
             waits_for: state.waits_for.iter().map(|(id, _)| *id).collect(),
             fault,
@@ -277,13 +277,13 @@ impl Job {
     }
 
     fn is_listed(&self, now: Instant) -> bool {
-        !self.is_check || now.saturating_duration_since(self.began) >= LISTED_AFTER
+        !self.is_check || now.saturating_duration_since(self.started) >= LISTED_AFTER
     }
 }
 
 fn wait_timed_out(state: &State, wait_limit: Duration) -> Fault {
     let seconds = wait_limit.as_secs();
-    let so_far = if state.has_changed { "only part of it was done" } else { "nothing was changed" };
+    let progress = if state.has_changed { "only part of it was done" } else { "nothing was changed" };
     let why = match (&state.waits_for[..], &state.step) {
         ([], Some((step, _))) => format!("`{step}` did not complete"),
         ([], None) => "it did not start".to_owned(),
@@ -292,7 +292,7 @@ fn wait_timed_out(state: &State, wait_limit: Duration) -> Fault {
             format!("other jobs did not finish with it: {}", others.join(", "))
         }
     };
-    Fault::new(Code::InUse, state.objects.join(", "), format!("{so_far}: within {seconds} s, {why}"))
+    Fault::new(Code::InUse, state.objects.join(", "), format!("{progress}: within {seconds} s, {why}"))
         .reason(Reason::WaitEnded { seconds })
 }
 
@@ -379,7 +379,7 @@ impl Jobs {
                 ended.await;
             }
         };
-        // Late or not, it is shown as it is then.
+        // Its state is returned in either case.
         let _ = tokio::time::timeout(limit, ended).await;
         Ok(job.view(Instant::now()))
     }
@@ -433,9 +433,9 @@ impl Jobs {
 
 /// Cancels a job on drop, if it has not ended: for work that is useless without its client.
 #[derive(Debug)]
-pub(crate) struct Wanted(Arc<Job>);
+pub(crate) struct CancelOnDrop(Arc<Job>);
 
-impl Drop for Wanted {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
@@ -456,8 +456,8 @@ impl Running {
     }
 
     /// Kept by a request whose job must not outlive it.
-    pub(crate) fn wanted(&self) -> Wanted {
-        Wanted(Arc::clone(&self.job))
+    pub(crate) fn cancel_on_drop(&self) -> CancelOnDrop {
+        CancelOnDrop(Arc::clone(&self.job))
     }
 
     /// Notes that it holds its claims.
@@ -486,8 +486,8 @@ impl Drop for Running {
                 true => (Code::Internal, "it was aborted by a bug in Bulkhead"),
                 false => (Code::Cancelled, "the client disconnected before it had started"),
             };
-            let broken_off = || (Instant::now(), Err(Fault::new(code, format!("job {}", self.job.id), cause)));
-            state.ended.get_or_insert_with(broken_off);
+            let aborted = || (Instant::now(), Err(Fault::new(code, format!("job {}", self.job.id), cause)));
+            state.ended.get_or_insert_with(aborted);
         }
         let mut table = self.jobs.table();
         table.running.retain(|job| job.id != self.job.id);
@@ -515,10 +515,10 @@ mod tests {
         running.job().begin_step(&"unmount", true).unwrap();
         running.job().mark_changed();
         assert_eq!(jobs.cancel(1).unwrap().state, JobState::Running);
-        // After this step there is no way back, and then there is one.
+        // This step cannot be undone, the next one can.
         running.job().begin_step(&"forget", false).unwrap();
         let fault = running.job().begin_step(&"remove", true).unwrap_err();
-        // What undoes it is not cancelled.
+        // Undoing is not cancelled.
         running.job().begin_step(&"mount", true).unwrap();
         assert_eq!((fault.code, fault.object.as_str()), (Code::Cancelled, "job 1"));
         running.end::<()>(&Err(fault));
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_completes_what_was_begun_and_waits_for_nothing() {
+    fn a_stopping_daemon_completes_begun_operations_and_waits_for_nothing() {
         let jobs = Arc::new(Jobs::default());
         let running = jobs.begin(spec(None)).unwrap();
         running.job().stop_waiting();
@@ -540,10 +540,10 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_waited_too_long_names_what_it_waited_for() {
+    fn a_job_that_timed_out_names_the_jobs_it_waited_for() {
         let jobs = Arc::new(Jobs::default());
         let (first, second) = (jobs.begin(spec(None)).unwrap(), jobs.begin(spec(Some(Duration::ZERO))).unwrap());
-        second.job().waits_for(&[Arc::clone(first.job())]);
+        second.job().set_waits_for(&[Arc::clone(first.job())]);
         let fault = second.job().keep_waiting().unwrap_err();
         assert_eq!(fault.code, Code::InUse);
         assert!(fault.cause.contains("job 1 (remove volume p/v)"), "{fault}");
@@ -552,7 +552,7 @@ mod tests {
     #[test]
     fn each_part_has_the_time_limit_of_its_job() {
         let mut job = Job::new(1, spec(Some(Duration::from_secs(5))), false);
-        job.began = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
+        job.started = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
         job.begin_part().unwrap();
         assert_eq!(job.keep_waiting(), Ok(()));
         job.state().part = None;
@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_that_ended_are_remembered_and_small_checks_are_not() {
+    fn the_latest_ended_jobs_are_kept_but_short_checks_are_not() {
         let jobs = Arc::new(Jobs::default());
         for _ in 0..KEPT + 5 {
             jobs.begin(spec(None)).unwrap().end(&Ok(()));

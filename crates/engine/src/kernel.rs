@@ -1,11 +1,10 @@
 //! The host that is a real kernel: facts and actions through `bulkhead-sys`.
 //!
 //! One file for each facet of a host (a trait of [`crate::host`]): its look-ups, and the actions on the same objects, which `act.rs` dispatches.
-//! `apart.rs` runs actions that wait for a tenant's I/O in processes of their own, `worker.rs` starts workers, `faults.rs` and `layer_errors.rs` translate errors for
+//! `subprocess.rs` runs actions that wait for a tenant's I/O in processes of their own, `worker.rs` starts workers, `faults.rs` and `layer_errors.rs` translate errors for
 //! operators, `proof.rs` and `records.rs` make it cheap to check that nothing has changed.
 
 mod act;
-pub mod apart;
 mod cgroups;
 mod devices;
 pub(crate) mod faults;
@@ -22,6 +21,7 @@ mod proof;
 mod records;
 mod servers;
 mod state;
+pub mod subprocess;
 mod volumes;
 mod worker;
 
@@ -57,13 +57,13 @@ pub struct Kernel {
     pub(super) program: PathBuf,
     /// Whether this program has the command that carries out actions in processes of their own.
     pub(super) has_processes: bool,
-    /// Shared while layers are made, exclusive while unused ones are removed.
+    /// Shared while layers are created, exclusive while unused ones are removed.
     pub(super) layers: RwLock<()>,
     root_slice: RootSlice,
-    /// Directories whose unused layers could not be removed because layers were being made.
+    /// Directories whose unused layers could not be removed because layers were being created.
     pub(super) postponed_sweeps: Mutex<BTreeSet<PathBuf>>,
-    /// Images being made as replacements of others.
-    pub(super) being_made: Mutex<BTreeSet<PathBuf>>,
+    /// Images being created to replace others.
+    pub(super) images_being_created: Mutex<BTreeSet<PathBuf>>,
     pub(super) replacing: Replacing,
     /// The owners of ublk devices that earlier look-ups have found.
     pub(super) owners: Owners,
@@ -88,7 +88,7 @@ impl Kernel {
             layers: RwLock::default(),
             root_slice: RootSlice::default(),
             postponed_sweeps: Mutex::default(),
-            being_made: Mutex::default(),
+            images_being_created: Mutex::default(),
             replacing: Replacing::default(),
             owners: Owners::default(),
             mount_points: Mutex::default(),
@@ -97,7 +97,7 @@ impl Kernel {
         }
     }
 
-    /// Runs actions that wait for a tenant's I/O in processes of their own. The program has to have the command [`apart::COMMAND`].
+    /// Runs actions that wait for a tenant's I/O in processes of their own. The program has to have the command [`subprocess::COMMAND`].
     #[must_use]
     pub fn with_processes(self) -> Self {
         Self { has_processes: true, ..self }

@@ -1,8 +1,8 @@
 //! The Bulkhead daemon as a library.
 //!
-//! Owns: the recorded state and its files, carrying out plans (with undo, dry run and fault injection), reconcile, the
+//! Owns: the recorded state and its files, carrying out plans (with undo, dry run and fault injection), reconciliation, and the
 //! HTTP front end. `kernel` is where actions meet `bulkhead-sys`, `sim` is a host in memory for tests.
-//! Does not: decide what a plan is (`bulkhead-core`), or call the kernel itself (`bulkhead-sys`).
+//! Does not: decide about plans (`bulkhead-core`), or call the kernel itself (`bulkhead-sys`).
 
 #![forbid(unsafe_code)]
 

@@ -117,27 +117,27 @@ struct Entry {
 struct Entries {
     next: u64,
     /// In order of arrival.
-    all: Vec<Entry>,
+    queue: Vec<Entry>,
 }
 
 impl Entries {
     fn add(&mut self, job: &Arc<Job>, claim: Claim) -> u64 {
         self.next += 1;
-        self.all.push(Entry { ticket: self.next, claim, job: Arc::clone(job), granted: false });
+        self.queue.push(Entry { ticket: self.next, claim, job: Arc::clone(job), granted: false });
         self.next
     }
 
     /// The jobs that a claim has to wait for: those of granted and of earlier conflicting claims.
-    fn ahead_of(&self, ticket: u64) -> Vec<Arc<Job>> {
-        let Some(own) = self.all.iter().find(|entry| entry.ticket == ticket) else { return Vec::new() };
-        let is_ahead = |other: &&Entry| {
+    fn blockers_of(&self, ticket: u64) -> Vec<Arc<Job>> {
+        let Some(own) = self.queue.iter().find(|entry| entry.ticket == ticket) else { return Vec::new() };
+        let blocks = |other: &&Entry| {
             other.ticket != ticket && (other.granted || other.ticket < ticket) && other.claim.conflicts_with(&own.claim)
         };
-        self.all.iter().filter(is_ahead).map(|entry| Arc::clone(&entry.job)).collect()
+        self.queue.iter().filter(blocks).map(|entry| Arc::clone(&entry.job)).collect()
     }
 
     fn grant(&mut self, ticket: u64) {
-        if let Some(entry) = self.all.iter_mut().find(|entry| entry.ticket == ticket) {
+        if let Some(entry) = self.queue.iter_mut().find(|entry| entry.ticket == ticket) {
             entry.granted = true;
         }
     }
@@ -159,34 +159,34 @@ impl Locks {
     pub(crate) fn try_claim(self: &Arc<Self>, job: &Arc<Job>, claim: Claim) -> Option<Held> {
         let mut entries = self.entries();
         let ticket = entries.add(job, claim.clone());
-        if entries.ahead_of(ticket).is_empty() {
+        if entries.blockers_of(ticket).is_empty() {
             entries.grant(ticket);
             return Some(Held { locks: Arc::clone(self), ticket, claim });
         }
-        entries.all.pop();
+        entries.queue.pop();
         None
     }
 
     /// Claims objects once no earlier claim conflicts; the job shows which jobs it waits for. Dropping the future withdraws the claim.
     pub(crate) async fn claim(self: &Arc<Self>, job: &Arc<Job>, claim: Claim) -> Held {
         let ticket = self.entries().add(job, claim.clone());
-        // From here on it goes with its owner, granted or not.
+        // From here on, dropping the future removes the entry, granted or not.
         let held = Held { locks: Arc::clone(self), ticket, claim };
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Before looking, so that no change is missed in between.
+            // Before the queue is read, so that no change is missed in between.
             changed.as_mut().enable();
-            let ahead = {
+            let blockers = {
                 let mut entries = self.entries();
-                let ahead = entries.ahead_of(ticket);
-                if ahead.is_empty() {
+                let blockers = entries.blockers_of(ticket);
+                if blockers.is_empty() {
                     entries.grant(ticket);
                 }
-                ahead
+                blockers
             };
-            job.waits_for(&ahead);
-            if ahead.is_empty() {
+            job.set_waits_for(&blockers);
+            if blockers.is_empty() {
                 return held;
             }
             changed.await;
@@ -211,7 +211,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.locks.entries().all.retain(|entry| entry.ticket != self.ticket);
+        self.locks.entries().queue.retain(|entry| entry.ticket != self.ticket);
         self.locks.changed.notify_waiters();
     }
 }

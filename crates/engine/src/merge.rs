@@ -1,4 +1,4 @@
-//! Merging layers in the background, so that snapshots can rotate for ever (`bulkhead_core::merge`).
+//! Merging layers in the background, so that snapshots can rotate forever (`bulkhead_core::merge`).
 //!
 //! Owns: when pools are checked (at the start, and after a volume was copied or removed), merging one run at a time, and making
 //! servers release merged files. No volume is claimed while layers are copied, so no operation waits for that.
@@ -18,9 +18,9 @@ use uuid::Uuid;
 
 use crate::engine::{Engine, Located};
 use crate::locks::Claim;
-use crate::room::Takes;
+use crate::room::Allocation;
 
-/// What is to be done about layers.
+/// Pending work on layers.
 #[derive(Debug, Default)]
 pub(crate) struct Merging(Mutex<State>);
 
@@ -28,7 +28,7 @@ pub(crate) struct Merging(Mutex<State>);
 struct State {
     /// Pools in which there may be layers that can be merged.
     pools: BTreeSet<Name>,
-    /// Volumes whose servers may have files open that are gone.
+    /// Volumes whose servers may have merged files open.
     stale: BTreeSet<VolumeRef>,
     is_running: bool,
 }
@@ -41,9 +41,9 @@ impl Merging {
 
 /// The exclusive right to merge layers, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn(Engine);
+pub(crate) struct MergeGuard(Engine);
 
-impl Drop for Turn {
+impl Drop for MergeGuard {
     fn drop(&mut self) {
         self.0.shared.merging.state().is_running = false;
     }
@@ -58,25 +58,25 @@ impl Engine {
     }
 
     /// The right to merge, if layers may be due and no merge is running.
-    pub(crate) fn turn_to_merge(&self) -> Option<Turn> {
+    pub(crate) fn try_start_merge(&self) -> Option<MergeGuard> {
         let mut state = self.shared.merging.state();
         if state.is_running || state.pools.is_empty() {
             return None;
         }
         state.is_running = true;
-        Some(Turn(self.clone()))
+        Some(MergeGuard(self.clone()))
     }
 
-    /// Merges all runs of layers that are due. What cannot be merged now is tried again after the next change in its pool.
+    /// Merges all runs of layers that are due. A run that cannot be merged now is retried after the next change in its pool.
     ///
     /// # Errors
-    /// `Cancelled` and `Unavailable`: no further one is merged.
-    pub(crate) fn merge_layers(&self, turn: Turn) -> Result<(), Fault> {
+    /// `Cancelled` and `Unavailable`: no further run is merged.
+    pub(crate) fn merge_layers(&self, guard: MergeGuard) -> Result<(), Fault> {
         let pools = std::mem::take(&mut self.shared.merging.state().pools);
-        let engine = self.uncounted();
+        let engine = self.without_fault_injection();
         for name in pools {
             match engine.merge_in_pool(&name) {
-                // What holds it up ends by itself: a process that merged for another daemon, or layers that are being made.
+                // The obstacle disappears by itself: a merge process of an earlier daemon, or layers being created.
                 Err(fault) if fault.code == Code::InUse => {
                     self.shared.merging.state().pools.insert(name);
                 }
@@ -90,17 +90,17 @@ impl Engine {
                             ..Finding::from_fault(FindingId::LayersNotMerged, fault)
                         }
                     });
-                    self.host().conditions().is(FindingId::LayersNotMerged, &object, finding);
+                    self.host().conditions().set_or_clear(FindingId::LayersNotMerged, &object, finding);
                 }
             }
             engine.executor.job().keep_waiting()?;
         }
-        drop(turn);
+        drop(guard);
         Ok(())
     }
 
     fn merge_in_pool(&self, name: &Name) -> Result<(), Fault> {
-        // Whoever removes or moves the pool has it for themselves, and leaves no layers or another pool.
+        // An operation that removes or moves the pool claims it exclusively.
         let claim = Claim::default().pool_stays(name);
         let in_use = || Fault::new(Code::InUse, format!("pool {name}"), "an operation on it is in progress");
         let _held = self.shared.locks.try_claim(self.executor.job(), claim).ok_or_else(in_use)?;
@@ -110,17 +110,17 @@ impl Engine {
         };
         self.check_identity(&pool)?;
         let PoolSource::File { directory, .. } = &pool.source else { return Ok(()) };
-        // A merged run is none any more, and so there are fewer each time.
+        // Terminates: each merge removes a run.
         while let Some(run) = self.host().layer_tree(directory)?.runs().into_iter().find(Run::is_due) {
-            let _room = self.reserve(&pool, run.bytes, Takes::Unseen, &format!("pool {name}"))?;
+            let _room = self.reserve(&pool, run.bytes, Allocation::Unobserved, &format!("pool {name}"))?;
             let newest = run.layers.first().copied().unwrap_or_default();
             let users = self.users_of(&pool, newest)?;
             let holder = |volume| self.holders(volume).ok()?.0;
             let cgroup = users.iter().find_map(holder).map(|tenant| slices::server(&tenant));
             tracing::info!(pool = %name, layers = run.layers.len(), bytes = %run.bytes, "merging layers");
-            let apart = run.renamed(Uuid::new_v4);
-            self.executor.run_steps(run.merge(&apart, directory, cgroup), false)?;
-            // With those that came to lie on it meanwhile; who lies on it now has opened the new files or the old ones.
+            let aside = run.renamed(Uuid::new_v4);
+            self.executor.run_steps(run.merge(&aside, directory, cgroup), false)?;
+            // Including volumes that were put on it meanwhile: any of them may have opened the old files.
             let users = self.users_of(&pool, newest)?.into_iter().chain(users);
             self.shared.merging.state().stale.extend(users);
         }
@@ -131,25 +131,25 @@ impl Engine {
     pub(crate) fn users_of(&self, pool: &Pool, layer: Uuid) -> Result<Vec<VolumeRef>, Fault> {
         let backend = backend::backend(pool);
         let volumes = self.volumes_in(pool)?.into_iter().filter_map(Result::ok);
-        let lies_on_it = |volume: &Volume| {
+        let depends_on_it = |volume: &Volume| {
             let layers = self.host().layers(&backend.device(volume)).ok().flatten();
             layers.is_some_and(|layers| layers.below.iter().any(|below| below.id == layer))
         };
-        Ok(volumes.filter(lies_on_it).map(|volume| volume.reference()).collect())
+        Ok(volumes.filter(depends_on_it).map(|volume| volume.reference()).collect())
     }
 
-    /// Has the layers of pools looked at, and the servers of all their volumes that are mounted: which of them have files open that an
-    /// earlier daemon merged is not recorded.
+    /// Requests a check of the layers of all pools, and of the servers of their mounted volumes: it is not recorded which of them have
+    /// files open that an earlier daemon merged.
     pub(crate) fn check_all_layers(&self, pools: &[Pool]) {
         pools.iter().for_each(|pool| self.check_layers(pool));
-        let watched: Vec<VolumeRef> = self.watched().volumes().cloned().collect();
+        let watched: Vec<VolumeRef> = self.mounted_volumes().volumes().cloned().collect();
         let mut state = self.shared.merging.state();
         let has_layers: Vec<VolumeRef> =
             watched.into_iter().filter(|volume| state.pools.contains(&volume.pool)).collect();
         state.stale.extend(has_layers);
     }
 
-    /// Has servers let go of files that were merged: until then these take room. Passes over what somebody works on.
+    /// Makes servers close merged files, which occupy space until then. Skips volumes that an operation has claimed.
     pub(crate) fn renew_servers(&self) {
         let stale = self.shared.merging.state().stale.clone();
         for reference in stale {

@@ -33,7 +33,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What a client accepts.
+    /// The format that a client accepts.
     #[must_use]
     pub fn accepted(accept: Option<&str>) -> Self {
         let wants = accept.is_some_and(|accept| accept.contains("application/openmetrics-text"));
@@ -50,46 +50,46 @@ impl Format {
     }
 }
 
-/// Most pairs of victim and culprit that are shown: as many as a hundred containers have that all wait for each other.
+/// Maximum number of pairs of victim and culprit: those of a hundred containers that all wait for each other.
 const MAX_PAIRS: usize = 10_000;
 /// Bounds of the latency buckets: powers of two, from 2^6 (64 us) to 2^25 us (34 s).
 const BOUNDS: std::ops::RangeInclusive<u32> = 6..=25;
 
-/// What metrics are made of.
+/// The data of a scrape.
 #[derive(Debug)]
-pub struct Seen {
+pub struct Scrape {
     /// Journals, containers and devices, or why they are not observed.
     pub observed: Result<Observation, Fault>,
-    /// The shares that are held.
+    /// The enforced shares.
     pub holds: Vec<HoldView>,
-    /// What volumes have read of what they share.
+    /// Reads of shared blocks.
     pub shared_reads: Vec<HeatRow>,
-    /// The room in pools, by their names.
+    /// The space in pools, by name.
     pub pools: Vec<(Name, Space)>,
-    /// How much has been trimmed in pools, by their names.
+    /// Bytes trimmed in pools, by name.
     pub trimmed: BTreeMap<Name, Bytes>,
-    /// How many problems the daemon knows of each kind.
+    /// Number of problems by kind.
     pub problems: BTreeMap<&'static str, usize>,
-    /// What is to be known of the host and of what is on it, beside what limits the observation.
+    /// Findings about the host and its objects, except the limits of the observation.
     pub findings: Vec<Finding>,
 }
 
-/// All metrics. When the host cannot be observed, they say that and why.
+/// All metrics. If the host cannot be observed, they include the reason.
 #[must_use]
-pub fn render(seen: Seen, format: Format) -> String {
+pub fn render(scrape: Scrape, format: Format) -> String {
     let mut registry = Registry::with_prefix("bulkhead");
-    registry.register_collector(Box::new(seen));
+    registry.register_collector(Box::new(scrape));
     let mut text = String::new();
     // Writing to a String does not fail.
     let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
     match format {
         Format::OpenMetrics => text,
-        Format::Text => older(&text),
+        Format::Text => to_text_format(&text),
     }
 }
 
-/// OpenMetrics as the older format: there the `_total` of a counter is part of its name, and units and an end are not told.
-fn older(text: &str) -> String {
+/// Converts OpenMetrics to the older text format, in which `_total` is part of a counter's name, and UNIT and EOF lines do not exist.
+fn to_text_format(text: &str) -> String {
     let is_counter = |name: &str| text.contains(&format!("# TYPE {name} counter\n"));
     let mut lines = String::with_capacity(text.len());
     for line in text.lines() {
@@ -108,13 +108,13 @@ fn older(text: &str) -> String {
 
 type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
 
-/// Labels by which a container is known: its name and kind, and where it has one its id, because names may be given twice. An
-/// empty label is no label for Prometheus, so that the others keep the label sets that they had.
+/// Labels that identify a container: name, kind, and its id if it has one, because names are not unique. Prometheus drops empty labels,
+/// so that the other series keep their label sets.
 const TENANT: [&str; 3] = ["tenant", "tenant_kind", "container_id"];
 const VICTIM: [&str; 3] = ["victim", "victim_kind", "victim_container_id"];
 const CULPRIT: [&str; 3] = ["culprit", "culprit_kind", "culprit_container_id"];
 
-impl Seen {
+impl Scrape {
     fn all_findings(&self) -> Vec<Finding> {
         let observed = match &self.observed {
             Ok(seen) => seen.limits(),
@@ -124,7 +124,7 @@ impl Seen {
     }
 }
 
-impl Collector for Seen {
+impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let encoder = &mut encoder;
         // Gauges, because promtool does not know the type info.
@@ -302,7 +302,7 @@ fn holds(encoder: &mut DescriptorEncoder<'_>, holds: &[HoldView]) -> fmt::Result
     Ok(())
 }
 
-/// Name, help, unit and value of a figure of what a volume reads from one source.
+/// Name, help, unit and value of a figure of a volume's reads from one source.
 type SharedFigure = (&'static str, &'static str, Option<&'static Unit>, fn(&HeatRow) -> u64);
 
 fn shared_reads(encoder: &mut DescriptorEncoder<'_>, shared_reads: &[HeatRow]) -> fmt::Result {
@@ -332,7 +332,7 @@ fn shared_reads(encoder: &mut DescriptorEncoder<'_>, shared_reads: &[HeatRow]) -
     Ok(())
 }
 
-/// Name, help and value of a figure of a pool's room.
+/// Name, help and value of a figure of a pool's space.
 type PoolFigure = (&'static str, &'static str, fn(&Space) -> Bytes);
 
 fn pools(encoder: &mut DescriptorEncoder<'_>, pools: &[(Name, Space)]) -> fmt::Result {
@@ -389,7 +389,7 @@ fn problems(encoder: &mut DescriptorEncoder<'_>, problems: &BTreeMap<&'static st
     Ok(())
 }
 
-/// What limits an observation, in one label: what was lost is counted elsewhere.
+/// The limits of an observation in one label; losses are counted elsewhere.
 fn evidence(findings: &[Finding]) -> String {
     findings.iter().map(|finding| finding.evidence.as_str()).collect::<Vec<_>>().join("; ")
 }
@@ -413,7 +413,7 @@ fn losses(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Resul
     let mut lost = counter(
         encoder,
         "observation_lost",
-        "What could not be counted for lack of room: it is missing from the other figures",
+        "Events that could not be counted for lack of space; they are missing from the other figures",
         None,
     )?;
     let losses = &seen.losses;
@@ -439,13 +439,12 @@ fn counter<'e>(
     encoder.encode_descriptor(name, help, unit, MetricType::Counter)
 }
 
-/// The containers without the line for those that are gone for long: what is moved there would look to Prometheus as if it had
-/// just been done.
+/// The containers, without the sum of those that were removed: sums moved there would look to Prometheus like new activity.
 fn named(seen: &Observation) -> impl Iterator<Item = &ContainerView> {
     seen.containers.iter().filter(|view| !is_removed(&view.identity))
 }
 
-/// The pairs that are shown, at most so many, and how many are not.
+/// At most `most` pairs, and the number of omitted ones.
 fn pairs(blame: &[BlameView], most: usize) -> (Vec<&BlameView>, i64) {
     let mut pairs: Vec<&BlameView> = blame
         .iter()
@@ -459,7 +458,7 @@ fn pairs(blame: &[BlameView], most: usize) -> (Vec<&BlameView>, i64) {
     (pairs, n_left_out)
 }
 
-/// Who it is, under these labels; empty for nobody.
+/// The container under these labels; empty if there is none.
 fn of<'a>(who: Option<&'a Identity>, [name, kind, id]: [&'static str; 3]) -> Vec<(&'static str, &'a str)> {
     let known = [(name, who.map_or("", |who| who.name.as_str())), (kind, who.map_or("", |who| who.kind.word()))];
     let id = who.and_then(|who| who.id.as_deref()).map(|text| (id, text));

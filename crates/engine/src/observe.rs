@@ -252,8 +252,8 @@ impl<'a> Worker<'a> {
                 drop(state);
                 self.rest();
                 state = self.shared.lock();
-                let is_asked = state.failure.is_none() && state.answered < state.asked;
-                if !state.stop && !is_asked {
+                let has_waiting_query = state.failure.is_none() && state.answered < state.asked;
+                if !state.stop && !has_waiting_query {
                     drop(self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner));
                 }
                 continue;
@@ -270,7 +270,7 @@ impl<'a> Worker<'a> {
     fn rest(&mut self) {
         if let Some(tracer) = self.tracer.as_mut().filter(|tracer| tracer.is_attached()) {
             tracer.detach();
-            // Events since the last poll; the shares of its commits are still there.
+            // Events since the last poll, while the shares of its commits still exist.
             self.xfs.detach();
             match tracer.poll() {
                 Ok(mut batch) => {
@@ -280,7 +280,7 @@ impl<'a> Worker<'a> {
                 Err(error) => tracing::warn!(%error, "the last poll failed"),
             }
         }
-        // At the next request, what was missing may exist.
+        // At the next request, a missing file system or module may exist.
         if self.xfs.has_failed() || self.tracer.as_ref().is_some_and(|tracer| !tracer.has_ext4()) {
             (self.tracer, self.xfs) = (None, Xfs::default());
         }
@@ -337,7 +337,7 @@ impl<'a> Worker<'a> {
         let (devices, cgroups) = (state.observer.devices(), state.observer.cgroups());
         drop(state);
         let changes = self.namer.refresh(&devices, &cgroups);
-        // Also those that are gone for longer: their last pages may have been written only now.
+        // Including cgroups that have been gone for longer: their last pages may be written only now.
         if !changes.gone.is_empty() {
             tracer.evict_cgroups(&changes.gone)?;
             self.xfs.evict_cgroups(&changes.gone);
@@ -376,7 +376,7 @@ impl<'a> Worker<'a> {
                     findings.insert(0, finding(FindingId::ObservationUntyped, evidence));
                     (tracer, findings)
                 }
-                // It is the same that all of them lack.
+                // All methods lack the same.
                 Err(plain) if plain == typed => return Err(typed),
                 Err(plain) => {
                     let cause = format!("{}; nor can plain tracepoints be used: {}", typed.cause, plain.cause);
@@ -404,7 +404,7 @@ fn load(roots: &Roots, method: Method) -> Result<(Tracer, Vec<Finding>), Fault> 
         let evidence = "ext4: not attributed: ext4 was not loaded when the observation began";
         findings.push(finding(FindingId::Ext4NotObserved, evidence));
     }
-    // That is so with plain tracepoints anyway.
+    // With plain tracepoints that is always the case.
     if let Some(cause) = tracer.without_functions().filter(|_| method == Method::TypedTracepoints) {
         let evidence =
             format!("commits forced early are not surcharged, because the kernel refuses fentry programs: {cause}");

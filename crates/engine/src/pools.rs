@@ -1,4 +1,4 @@
-//! Pools: make, list, inspect, move, remove.
+//! Pools: create, list, inspect, move, remove.
 
 use std::path::Path;
 use std::sync::PoisonError;
@@ -20,17 +20,17 @@ use crate::engine::Engine;
 use crate::findings::{of_content, of_pool};
 use crate::host::ThinPool;
 
-/// Name of the thin pool that is made on a device given with `thin`.
+/// Name of the thin pool created on a device given with `thin`.
 const THIN_POOL: &str = "thinpool";
 
 /// How long metrics show the last known space of an LVM pool.
-const ROOM_FOR: Duration = Duration::from_secs(60);
+const SPACE_TTL: Duration = Duration::from_secs(60);
 
 impl Engine {
-    /// Makes a pool, or adopts an existing one that has this name in its own record. Idempotent.
+    /// Creates a pool, or adopts an existing one that has this name in its own record. Idempotent.
     ///
     /// # Errors
-    /// `HasData` when the place carries data, `AlreadyExists` when the name is taken by another place.
+    /// `HasData` if the directory or device contains data, `AlreadyExists` if the name belongs to another pool.
     pub fn pool_create(&self, request: &PoolCreate, dry_run: bool) -> Result<Done<PoolView>, Fault> {
         let object = format!("pool {}", request.name);
         let recorded = self.pools()?.into_iter().filter_map(Result::ok).find(|pool| pool.name == request.name);
@@ -73,7 +73,7 @@ impl Engine {
         Ok(self.pool_view(&self.pool(name)?))
     }
 
-    /// Removes an empty pool, with its volume group if Bulkhead made that. Idempotent.
+    /// Removes an empty pool, with its volume group if Bulkhead created that. Idempotent.
     ///
     /// # Errors
     /// `InUse` while it has volumes.
@@ -154,7 +154,7 @@ impl Engine {
     /// Records the new directory of a pool whose file system is mounted elsewhere now. Idempotent.
     ///
     /// # Errors
-    /// `NotFound` and `HasData` where the directory is not that pool, `InUse` while a volume is open by its old path.
+    /// `NotFound` and `HasData` if the directory is not that pool, `InUse` while a volume is open by its old path.
     pub fn pool_move(&self, name: &Name, request: &PoolMove, dry_run: bool) -> Result<Done<PoolView>, Fault> {
         let path = checked_directory(&request.directory)?;
         let object = format!("directory {}", path.display());
@@ -369,7 +369,7 @@ impl Engine {
             return self.host().space(&pool.source);
         }
         let mut seen = self.shared.room.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.retain(|_, (at, _)| at.elapsed() < ROOM_FOR);
+        seen.retain(|_, (at, _)| at.elapsed() < SPACE_TTL);
         if let Some((_, space)) = seen.get(&pool.uuid) {
             return Ok(space.clone());
         }

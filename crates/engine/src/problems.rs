@@ -63,7 +63,7 @@ impl Place {
         Finding::from_fault(id, fault)
     }
 
-    /// The volume that is not its tenant's as long as something is wrong there.
+    /// The volume that its tenant cannot use while the place has a problem.
     const fn volume(&self) -> Option<&VolumeRef> {
         match self {
             Self::Volume(volume) => Some(volume),
@@ -81,7 +81,7 @@ pub(crate) struct Problems(BTreeMap<Place, Vec<Finding>>);
 
 impl Problems {
     /// Replaces the problems of a place; new ones are logged.
-    pub(crate) fn found(&mut self, place: Place, faults: Vec<Fault>) {
+    pub(crate) fn set(&mut self, place: Place, faults: Vec<Fault>) {
         let findings: Vec<Finding> = faults.into_iter().map(|fault| place.finding(fault)).collect();
         let is_known = |finding: &Finding| self.0.values().any(|known| known.contains(finding));
         findings.iter().filter(|finding| !is_known(finding)).for_each(conditions::log);
@@ -93,8 +93,8 @@ impl Problems {
     }
 
     /// Drops the problems of places that are no longer checked.
-    pub(crate) fn keep(&mut self, is_looked_at: impl Fn(&Place) -> bool) {
-        self.0.retain(|place, _| is_looked_at(place));
+    pub(crate) fn retain(&mut self, is_checked: impl Fn(&Place) -> bool) {
+        self.0.retain(|place, _| is_checked(place));
     }
 
     /// The number of problems by kind of place.
@@ -112,8 +112,8 @@ impl Problems {
         for (place, findings) in &self.0 {
             for finding in findings {
                 let volumes: Vec<VolumeRef> = place.volume().cloned().into_iter().collect();
-                let is_it = |known: &&mut Finding| Finding { volumes: Vec::new(), ..(*known).clone() } == *finding;
-                match all.iter_mut().find(is_it) {
+                let is_same = |known: &&mut Finding| Finding { volumes: Vec::new(), ..(*known).clone() } == *finding;
+                match all.iter_mut().find(is_same) {
                     Some(known) => known.volumes.extend(volumes),
                     None => all.push(Finding { volumes, ..finding.clone() }),
                 }
@@ -134,32 +134,32 @@ mod tests {
     }
 
     #[test]
-    fn a_second_look_replaces_the_first_and_what_is_gone_is_forgotten() {
+    fn a_second_check_replaces_the_first_and_drops_what_is_gone() {
         let fault = |cause: &str| Fault::new(Code::Internal, "volume p/v", cause);
         let at_start = |cause| Finding::from_fault(FindingId::NotRecovered, fault(cause));
         let of_volume = |cause| Finding::from_fault(FindingId::VolumeNotMounted, fault(cause));
         let mut problems = Problems::default();
-        problems.found(Place::Start, vec![fault("torn")]);
-        problems.found(place(), vec![fault("torn"), fault("busy")]);
+        problems.set(Place::Start, vec![fault("torn")]);
+        problems.set(place(), vec![fault("torn"), fault("busy")]);
         let of_volume = |cause| Finding { volumes: vec!["p/v".parse().unwrap()], ..of_volume(cause) };
         assert_eq!(problems.all(), [of_volume("torn"), of_volume("busy"), at_start("torn")]);
-        problems.found(Place::Volume("p/w".parse().unwrap()), vec![fault("torn")]);
+        problems.set(Place::Volume("p/w".parse().unwrap()), vec![fault("torn")]);
         let both =
             Finding { volumes: ["p/v", "p/w"].map(|volume| volume.parse().unwrap()).into(), ..of_volume("torn") };
         assert_eq!(problems.all(), [both, of_volume("busy"), at_start("torn")]);
-        problems.found(Place::Volume("p/w".parse().unwrap()), Vec::new());
-        problems.found(place(), vec![fault("gone")]);
+        problems.set(Place::Volume("p/w".parse().unwrap()), Vec::new());
+        problems.set(place(), vec![fault("gone")]);
         assert_eq!(problems.all(), [of_volume("gone"), at_start("torn")]);
         assert_eq!((problems.counts()["volume"], problems.counts()["start"], problems.counts()["lease"]), (1, 1, 0));
-        problems.keep(|kept| *kept == place() || *kept == Place::Start);
+        problems.retain(|kept| *kept == place() || *kept == Place::Start);
         assert_eq!(problems.all().len(), 2);
-        problems.keep(|kept| *kept == Place::Start);
+        problems.retain(|kept| *kept == Place::Start);
         assert_eq!(problems.all(), [at_start("torn")]);
     }
 
     #[test]
-    fn what_a_fault_means_follows_from_the_place_its_reason_and_its_code() {
-        // What it is called has no part in it.
+    fn the_finding_follows_from_place_reason_and_code() {
+        // The name of the object does not matter.
         let id = |place: &Place, fault: &Fault| {
             let ids = ["state file /x", "pool p", "volume group vg", "device sda", "x"].map(|object| {
                 let finding = place.finding(Fault { object: object.to_owned(), ..fault.clone() });

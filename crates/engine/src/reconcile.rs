@@ -1,7 +1,7 @@
 //! Reconciliation: brings the host to the recorded state at the start, after any crash, and corrects drift in between.
 //!
 //! Order: complete or undo interrupted volume operations, complete removals of tenants, end leases of processes that are
-//! gone, make cgroups, mount tenants' volumes, unmount and close volumes without a holder.
+//! gone, create cgroups, mount tenants' volumes, unmount and close volumes without a holder.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use bulkhead_core::slices;
 use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
 
 use crate::check::{Depth, MountState, Round};
-use crate::engine::{Engine, InUse, Located, Seen, Watched};
+use crate::engine::{Engine, InUse, Located, MountedVolume, Occupancy};
 use crate::findings::lookup_failed;
 use crate::locks::Claim;
 use crate::parallel;
@@ -27,7 +27,7 @@ use crate::roster::{Roster, Slot};
 
 /// How many tenants, and then volumes, are reconciled in parallel when the daemon starts, and how many volumes are unmounted in parallel when
 /// the host shuts down.
-pub(crate) const AT_A_TIME: usize = 8;
+pub(crate) const MAX_PARALLEL: usize = 8;
 
 /// The interval between attempts to close devices in use.
 const CLOSE_AGAIN: Duration = Duration::from_secs(30);
@@ -35,24 +35,24 @@ const CLOSE_AGAIN: Duration = Duration::from_secs(30);
 impl Engine {
     /// Reconciles everything. An error becomes a problem, and does not stop the rest.
     pub fn reconcile(&self) {
-        let engine = self.uncounted();
-        let (mut at_start, mut of_records) = (Vec::new(), Vec::new());
-        let pools = collect(engine.pools(), &mut of_records);
+        let engine = self.without_fault_injection();
+        let (mut start_faults, mut record_faults) = (Vec::new(), Vec::new());
+        let pools = collect(engine.pools(), &mut record_faults);
         for pool in &pools {
-            if let Err(fault) = engine.recover_pool(pool, &mut at_start) {
-                at_start.push(fault);
+            if let Err(fault) = engine.recover_pool(pool, &mut start_faults) {
+                start_faults.push(fault);
             }
         }
-        engine.found(Place::Devices, engine.restore_devices());
-        let roster = engine.settle_tenants(of_records, true);
-        engine.forget_others(&roster);
+        engine.set_problems(Place::Devices, engine.restore_devices());
+        let roster = engine.settle_tenants(record_faults, true);
+        engine.drop_stale_problems(&roster);
         engine.remove_shared_cgroup();
         for pool in &pools {
-            if let Err(fault) = engine.close_unheld(pool, &mut at_start) {
-                at_start.push(fault);
+            if let Err(fault) = engine.close_unheld(pool, &mut start_faults) {
+                start_faults.push(fault);
             }
         }
-        engine.found(Place::Start, at_start);
+        engine.set_problems(Place::Start, start_faults);
         engine.check_all_layers(&pools);
     }
 
@@ -62,25 +62,25 @@ impl Engine {
     /// Objects that an operation has claimed are left to the next call. So a call waits for no operation, and while one is stuck on
     /// a tenant's slow I/O, another can check the rest.
     pub fn tick(&self) {
-        let engine = self.uncounted();
-        let mut of_records = Vec::new();
-        collect(engine.pools(), &mut of_records);
-        let roster = engine.settle_tenants(of_records, false);
-        engine.close_what_was_in_use();
-        let flattened = engine.watched().flattening().clone();
+        let engine = self.without_fault_injection();
+        let mut record_faults = Vec::new();
+        collect(engine.pools(), &mut record_faults);
+        let roster = engine.settle_tenants(record_faults, false);
+        engine.close_devices_in_use();
+        let flattened = engine.mounted_volumes().flattening().clone();
         for reference in &flattened {
             let place = Place::Flattening(reference.clone());
             let ended = engine.unless_busy(Claim::default().volume(reference), || engine.end_flattening(reference));
             if let Some(ended) = ended {
-                engine.found(place, ended.err().into_iter().collect());
+                engine.set_problems(place, ended.err().into_iter().collect());
             }
         }
-        engine.forget_others(&roster);
+        engine.drop_stale_problems(&roster);
         engine.renew_servers();
     }
 
-    pub(crate) fn uncounted(&self) -> Self {
-        Self { executor: self.executor.uncounted(), ..self.clone() }
+    pub(crate) fn without_fault_injection(&self) -> Self {
+        Self { executor: self.executor.without_fault_injection(), ..self.clone() }
     }
 
     /// Changes objects that no operation has claimed; `None` if one has.
@@ -89,21 +89,21 @@ impl Engine {
         Some(work())
     }
 
-    fn found(&self, place: Place, faults: Vec<Fault>) {
-        self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).found(place, faults);
+    fn set_problems(&self, place: Place, faults: Vec<Fault>) {
+        self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).set(place, faults);
     }
 
     /// Drops the problems of objects that are gone, or no longer checked.
-    fn forget_others(&self, roster: &Roster) {
-        let flattening = self.watched().flattening().clone();
-        let is_looked_at = |place: &Place| match place {
+    fn drop_stale_problems(&self, roster: &Roster) {
+        let flattening = self.mounted_volumes().flattening().clone();
+        let is_checked = |place: &Place| match place {
             Place::Records | Place::InUse(_) | Place::Devices | Place::Start => true,
             Place::Tenant(name) => roster.has_tenant(name),
             Place::Volume(volume) => roster.has_volume(volume),
             Place::Lease(id) => roster.has_lease(id),
             Place::Flattening(volume) => flattening.contains(volume),
         };
-        self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).keep(is_looked_at);
+        self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).retain(is_checked);
     }
 
     fn recover_pool(&self, pool: &Pool, problems: &mut Vec<Fault>) -> Result<(), Fault> {
@@ -128,37 +128,37 @@ impl Engine {
 
     /// Reconciles all tenants, or those whose turn it is, and ends the leases of processes that are gone. Returns the
     /// roster.
-    fn settle_tenants(&self, mut of_records: Vec<Fault>, all_in_detail: bool) -> Arc<Roster> {
-        let roster = self.roster(&mut of_records);
-        of_records.extend(self.damaged_holds());
-        self.found(Place::Records, of_records);
+    fn settle_tenants(&self, mut record_faults: Vec<Fault>, full: bool) -> Arc<Roster> {
+        let roster = self.roster(&mut record_faults);
+        record_faults.extend(self.damaged_holds());
+        self.set_problems(Place::Records, record_faults);
         for name in &roster.removing {
             if let Some(removed) = self.settle_removal(name) {
-                self.found(Place::Tenant(name.clone()), removed.err().into_iter().collect());
+                self.set_problems(Place::Tenant(name.clone()), removed.err().into_iter().collect());
             }
         }
         // Before the mount table: later mounts and unmounts are seen by the next check.
-        let changes = self.watched().changes();
+        let changes = self.mounted_volumes().changes();
         let mounts = self.host().mount_points();
         let unreadable = mounts.as_ref().err().cloned().map(lookup_failed);
-        self.host().conditions().is(FindingId::LookupFailed, "mount table", unreadable);
+        self.host().conditions().set_or_clear(FindingId::LookupFailed, "mount table", unreadable);
         // Without it, each volume is checked by itself, and reports the error.
         let now = MountState { roster: Arc::clone(&roster), mounts: mounts.unwrap_or_default(), changes };
-        let look = if all_in_detail { Round::all(&roster) } else { self.turn(&now) };
-        for lease in &look.leases {
+        let round = if full { Round::all(&roster) } else { self.next_round(&now) };
+        for lease in &round.leases {
             self.settle_lease(lease, &roster.leases);
         }
-        // At the start most of the time is spent waiting for disks: a log is replayed, a server starts.
-        let n_threads = if all_in_detail { AT_A_TIME } else { 1 };
+        // The start mostly waits for disks, which replay logs, and for servers.
+        let n_threads = if full { MAX_PARALLEL } else { 1 };
         self.discard_stale_proofs(&roster);
-        let settled = parallel::each(&look.tenants, n_threads, |_, (name, depth)| {
+        let settled = parallel::each(&round.tenants, n_threads, |_, (name, depth)| {
             (!self.settle_cgroups(name, *depth)).then_some(*name)
         });
         let gone: BTreeSet<&Name> = settled.into_iter().flatten().collect();
-        let were_mounted = parallel::each(&look.slots, n_threads, |_, (slot, depth)| {
+        let were_mounted = parallel::each(&round.slots, n_threads, |_, (slot, depth)| {
             !gone.contains(&slot.tenant) && self.settle_volume(slot, &now, *depth)
         });
-        if look.has_all_slots {
+        if round.has_all_slots {
             self.record_all_mounted(now.clone(), were_mounted.into_iter().all(|was_mounted| was_mounted));
         }
         roster
@@ -172,11 +172,11 @@ impl Engine {
         if !is_gone {
             return;
         }
-        // A pid that was given to another run is not taken for the one that ended.
+        // The pid may have been reused by another run.
         let reused = all.iter().any(|other| other.pid == lease.pid && is_alive(other));
         let claim = Claim::default().tenant(&lease.tenant).volume(&lease.volume);
         if let Some(ended) = self.unless_busy(claim, || self.end_lease(lease, !reused)) {
-            self.found(Place::Lease(lease.id), ended.err().into_iter().collect());
+            self.set_problems(Place::Lease(lease.id), ended.err().into_iter().collect());
         }
     }
 
@@ -203,11 +203,11 @@ impl Engine {
         // Leftovers of runs are not covered by the proof.
         let has_runs = || !self.host().runs(&slices::payload(name)).is_empty();
         if depth == Depth::Proved && self.tenant_proof(name).is_some() && !has_runs() {
-            self.found(Place::Tenant(name.clone()), Vec::new());
+            self.set_problems(Place::Tenant(name.clone()), Vec::new());
             return true;
         }
         let settle = || -> Result<Vec<Fault>, Fault> {
-            // As it is now.
+            // Read again, now that it is claimed.
             let tenant = self.tenant(name)?;
             let (ended, restored) = (self.end_runs(&tenant).err(), self.restore_cgroups(&tenant));
             let proof = restored.as_ref().ok().filter(|_| ended.is_none()).and_then(|steps| {
@@ -220,7 +220,7 @@ impl Engine {
         match self.unless_busy(Claim::default().tenant(name), settle) {
             Some(Err(fault)) if fault.code == Code::NotFound => return false,
             Some(faults) => {
-                self.found(Place::Tenant(name.clone()), faults.unwrap_or_else(|fault| vec![fault]));
+                self.set_problems(Place::Tenant(name.clone()), faults.unwrap_or_else(|fault| vec![fault]));
             }
             None => {}
         }
@@ -233,18 +233,18 @@ impl Engine {
     fn settle_volume(&self, slot: &Slot, now: &MountState, depth: Depth) -> bool {
         let Slot { volume: reference, tenant: name } = slot;
         let place = Place::Volume(reference.clone());
-        let is_mounted = |watched: &&Watched| watched.tenant == *name && now.mounts.contains(&watched.target);
-        let mounted = self.watched().get(reference).filter(is_mounted).map(|watched| watched.proof.clone());
+        let is_mounted = |watched: &&MountedVolume| watched.tenant == *name && now.mounts.contains(&watched.target);
+        let mounted = self.mounted_volumes().get(reference).filter(is_mounted).map(|watched| watched.proof.clone());
         match (&mounted, depth) {
             (Some(_), Depth::Mounted) => return true,
             (Some(Some(proof)), Depth::Proved) if proof.holds() => {
-                self.found(place, Vec::new());
+                self.set_problems(place, Vec::new());
                 return true;
             }
             _ => {}
         }
         let keep = || {
-            // It may have been taken from the tenant since the records were read.
+            // The volume may have been detached since the records were read.
             let is_kept = self.tenant(name).is_ok_and(|tenant| tenant.volumes.contains(reference));
             let mut leased =
                 now.roster.leases.iter().filter(|lease| lease.tenant == *name && lease.volume == *reference);
@@ -254,15 +254,15 @@ impl Engine {
             if !is_kept && !is_lent {
                 return Ok(());
             }
-            // Not in the `match`, which would keep it locked.
-            let watched = self.watched().get(reference).cloned().filter(|_| mounted.is_some());
+            // Outside the `match`, which would hold the lock.
+            let watched = self.mounted_volumes().get(reference).cloned().filter(|_| mounted.is_some());
             match watched {
                 Some(watched) => self.keep(reference, watched),
                 None => self.mount_for(name, reference, false).map(drop),
             }
         };
         if let Some(kept) = self.unless_busy(Claim::default().volume(reference), keep) {
-            self.found(place, kept.err().into_iter().collect());
+            self.set_problems(place, kept.err().into_iter().collect());
         }
         mounted.is_some()
     }
@@ -271,7 +271,7 @@ impl Engine {
     fn end_runs(&self, tenant: &Tenant) -> Result<(), Fault> {
         for (pid, cgroup) in self.host().runs(&slices::payload(&tenant.name)) {
             if self.host().start_time(pid).is_none() {
-                let remove = self.kill_left(&tenant.name, pid, cgroup)?;
+                let remove = self.kill_run_cgroup(&tenant.name, pid, cgroup)?;
                 self.executor.run_steps(vec![remove], false)?;
             }
         }
@@ -287,21 +287,21 @@ impl Engine {
 
     /// Unmounts and closes volumes without a tenant or lease, which a crash between two steps has left. Does nothing while a
     /// tenant's record is damaged. One that is in use is a problem until a later check can close it.
-    fn close_unheld(&self, pool: &Pool, at_start: &mut Vec<Fault>) -> Result<(), Fault> {
+    fn close_unheld(&self, pool: &Pool, start_faults: &mut Vec<Fault>) -> Result<(), Fault> {
         if self.check_tenants_readable().is_err() {
             return Ok(());
         }
         let backend = backend::backend(pool);
-        // Listed once for all volumes: of a thousand, nearly all are held. And what cannot be listed is one problem, not one for each.
-        let Seen { holders, mounts, .. } = self.seen()?;
+        // Listed once for all volumes: of a thousand, nearly all have a holder, and a failed listing is one problem, not a thousand.
+        let Occupancy { holders, mounts, .. } = self.occupancy()?;
         let is_unheld = |volume: &Volume| !holders.contains_key(&volume.reference());
         for volume in self.volumes_in(pool)?.into_iter().filter_map(Result::ok).filter(is_unheld) {
             match self.close_if_unheld(backend.as_ref(), &volume, &mounts) {
                 Err(fault) if fault.code == Code::InUse => {
-                    self.found(Place::InUse(volume.reference()), vec![fault]);
+                    self.set_problems(Place::InUse(volume.reference()), vec![fault]);
                     self.in_use_at_start().push(InUse { volume: volume.reference(), tried: Instant::now() });
                 }
-                closed => at_start.extend(closed.err()),
+                closed => start_faults.extend(closed.err()),
             }
         }
         Ok(())
@@ -312,7 +312,7 @@ impl Engine {
     }
 
     /// Closes devices that could not be closed at the start, and still have no holder; not at each check, because each attempt is logged.
-    fn close_what_was_in_use(&self) {
+    fn close_devices_in_use(&self) {
         let due: Vec<VolumeRef> = {
             let mut all = self.in_use_at_start();
             let due = all.iter_mut().filter(|in_use| in_use.tried.elapsed() >= CLOSE_AGAIN);
@@ -331,11 +331,11 @@ impl Engine {
             match self.unless_busy(Claim::default().volume(&reference), close) {
                 None => {}
                 Some(Err(fault)) if fault.code != Code::NotFound => {
-                    self.found(Place::InUse(reference), vec![fault]);
+                    self.set_problems(Place::InUse(reference), vec![fault]);
                 }
                 Some(_) => {
                     self.in_use_at_start().retain(|in_use| in_use.volume != reference);
-                    self.found(Place::InUse(reference), Vec::new());
+                    self.set_problems(Place::InUse(reference), Vec::new());
                 }
             }
         }
@@ -350,7 +350,7 @@ impl Engine {
         let steps =
             if mounts.contains(&target) { volume::unmount(backend, volume, &target) } else { backend.close(volume) };
         if self.executor.run_steps(steps, false)?.iter().any(|step| step.changed) {
-            // What was open could not be tidied up before.
+            // Unused layers could not be removed while it was open.
             self.executor.run_steps(backend.sweep(), false)?;
         }
         Ok(())

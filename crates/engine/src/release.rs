@@ -14,19 +14,19 @@ use bulkhead_core::tenant;
 use crate::engine::Engine;
 use crate::jobs::{JobSpec, Jobs};
 use crate::parallel;
-use crate::reconcile::AT_A_TIME;
+use crate::reconcile::MAX_PARALLEL;
 
 /// How long processes of `bulkhead run` have to exit after SIGTERM, before they are killed.
 const TERMINATION: Duration = Duration::from_secs(10);
 
 /// The interval between attempts to unmount volumes in use. Meanwhile systemd stops the units in tenants' slices.
-const TRY_AGAIN: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Engine {
     /// Unmounts the volumes of all tenants within `limit`; returns the errors of those that could not be unmounted.
     pub(crate) fn release(&self, limit: Duration) -> Vec<Fault> {
         let began = Instant::now();
-        let engine = self.uncounted();
+        let engine = self.without_fault_injection();
         let tenants: Vec<Tenant> = match engine.tenants() {
             Ok(tenants) => tenants.into_iter().filter_map(Result::ok).collect(),
             Err(fault) => return vec![fault],
@@ -39,7 +39,7 @@ impl Engine {
         let mut left: Vec<VolumeRef> = tenants.iter().flat_map(volumes).collect();
         let mut is_killed = false;
         loop {
-            let released = parallel::each(&left, AT_A_TIME, |_, volume| {
+            let released = parallel::each(&left, MAX_PARALLEL, |_, volume| {
                 engine.release_one(volume, began + limit).err().map(|fault| (volume.clone(), fault))
             });
             let failed: Vec<(VolumeRef, Fault)> = released.into_iter().flatten().collect();
@@ -50,17 +50,17 @@ impl Engine {
             if !is_killed && began.elapsed() >= TERMINATION {
                 is_killed = true;
                 for tenant in &tenants {
-                    // What does not go keeps its volume in use, which is told.
+                    // A process that survives keeps its volume in use, which is reported.
                     let _ = engine.host().kill_all(&slices::payload(&tenant.name));
                 }
             }
-            bulkhead_sys::process::pause(TRY_AGAIN);
+            bulkhead_sys::process::pause(RETRY_INTERVAL);
         }
     }
 
     fn release_one(&self, volume: &VolumeRef, end: Instant) -> Result<(), Fault> {
         let wait_limit = Some(end.saturating_duration_since(Instant::now()));
-        // Not one of the daemon's, which has none any more.
+        // Its own list of jobs: that of the daemon is closed.
         let jobs = Arc::new(Jobs::default());
         let running =
             jobs.begin(JobSpec { operation: format!("unmount volume {volume}"), request: None, wait_limit })?;

@@ -1,4 +1,4 @@
-//! Operations on volumes' devices: checking, repairing, and mapping them without a mount.
+//! Checking and repairing volumes, and mapping their devices without a mount.
 
 use bulkhead_api::wire::{Done, VolumeCheck, VolumeView};
 use bulkhead_core::action::{Action, Applied, Record, StateAction};
@@ -16,7 +16,7 @@ use crate::engine::{Engine, Located};
 
 impl Engine {
     /// Checks a volume's file system, which must not be mounted. Before a full repair it takes a snapshot,
-    /// `NAME-before-repair`, where the pool has snapshots.
+    /// `NAME-before-repair`, if the pool supports snapshots.
     ///
     /// # Errors
     /// `InUse` while it is mounted or mapped, `Corrupt` when the check finds errors that it did not repair, `AlreadyExists` while there
@@ -49,7 +49,7 @@ impl Engine {
         Ok(Done { object, steps, dry_run })
     }
 
-    /// Takes a snapshot of a volume before its repair; does nothing where the pool has no snapshots.
+    /// Takes a snapshot of a volume before its repair; does nothing if the pool does not support snapshots.
     fn keep_before_repair(
         &self,
         pool: &Pool,
@@ -84,7 +84,7 @@ impl Engine {
         }
         let _room = self.reserve_for_copy(pool, backend, volume)?;
         match self.executor.run(&plan, dry_run) {
-            // A kernel without ublk has volumes on loop devices, of which no copies are made.
+            // Without ublk, volumes are on loop devices, which cannot be copied.
             Err(fault) if fault.code == Code::Unsupported => Ok(Vec::new()),
             kept => kept,
         }
@@ -104,7 +104,7 @@ impl Engine {
         }
         // A recorded mapping without a device is left by a crash.
         if !is_mapped {
-            self.make_free(backend.as_ref(), &volume, dry_run)?;
+            self.release_unheld(backend.as_ref(), &volume, dry_run)?;
         }
         let path = self.dirs.mapping_record(volume.uuid);
         let record = Record::Mapping(Mapping { volume: reference.clone() });

@@ -12,7 +12,7 @@ use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::{self, scratch_mount_point};
 
 use crate::engine::{Engine, Located};
-use crate::room::Takes;
+use crate::room::Allocation;
 use crate::volumes::is_thin;
 
 impl Engine {
@@ -53,9 +53,9 @@ impl Engine {
             steps.extend(self.change_size(&pool, &volume, now.size_bytes, request.shrink, dry_run)?);
         }
         if let Some(to) = journal {
-            // It is written as a whole, to other blocks than the old one.
-            let takes_room = volume.layered || volume.provision == Provision::OnDemand;
-            let _room = takes_room.then(|| self.reserve(&pool, to, Takes::Unseen, &object)).transpose()?;
+            // The new journal is written completely, to other blocks than the old one.
+            let needs_room = volume.layered || volume.provision == Provision::OnDemand;
+            let _room = needs_room.then(|| self.reserve(&pool, to, Allocation::Unobserved, &object)).transpose()?;
             steps.extend(self.replace_journal(backend.as_ref(), &now, to, dry_run)?);
             now.state = VolumeState::Ready;
         }
@@ -87,10 +87,11 @@ impl Engine {
         Self::check_size(&self.host().space(&pool.source)?, more, &object)?;
         let _room = match volume.provision {
             Provision::Full => {
-                // A tenant's writes to a volume on layers, or to a thin one with snapshots, allocate as well.
-                let others_take = volume.layered || is_thin(pool);
-                let takes = if others_take { Takes::Unseen } else { Takes::More(volume.name.clone()) };
-                Some(self.reserve(pool, more, takes, &object)?)
+                // A tenant's writes to a volume with layers, or to a thin volume with snapshots, allocate as well.
+                let writes_allocate = volume.layered || is_thin(pool);
+                let allocation =
+                    if writes_allocate { Allocation::Unobserved } else { Allocation::Growth(volume.name.clone()) };
+                Some(self.reserve(pool, more, allocation, &object)?)
             }
             Provision::OnDemand => None,
         };
@@ -112,8 +113,8 @@ impl Engine {
     ///
     /// # Errors
     /// `Unsupported` for XFS, `InvalidArgument`; `InUse` while a tenant holds it.
-    fn check_journal(&self, volume: &Volume, size: Bytes, asked: JournalSize) -> Result<Bytes, Fault> {
-        let wanted = journal::checked_size(volume, size, asked)?;
+    fn check_journal(&self, volume: &Volume, size: Bytes, requested: JournalSize) -> Result<Bytes, Fault> {
+        let wanted = journal::checked_size(volume, size, requested)?;
         self.check_unheld(&volume.reference())?;
         Ok(wanted)
     }
@@ -134,7 +135,7 @@ impl Engine {
             Err(fault) if !dry_run => fault,
             outcome => return outcome,
         };
-        match self.mend_journal(volume) {
+        match self.recover_journal(volume) {
             Ok(()) => Err(fault),
             Err(second) => {
                 tracing::error!(volume = %volume.reference(), fault = %second, "it may be without a journal, and is not mounted");
@@ -144,7 +145,7 @@ impl Engine {
         }
     }
 
-    fn mend_journal(&self, volume: &Volume) -> Result<(), Fault> {
+    fn recover_journal(&self, volume: &Volume) -> Result<(), Fault> {
         let Located { backend, volume: now, .. } = self.locate(&volume.reference())?;
         if !matches!(now.state, VolumeState::ReplacingJournal { .. }) {
             return Ok(());

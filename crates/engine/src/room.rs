@@ -1,7 +1,6 @@
 //! Space reservations in pools: what an operation or a flattening is going to allocate counts as allocated from the moment it is granted.
 //!
-//! Owns: the reservations, for each pool by itself, so that LVM, which may take seconds, delays nobody in another pool; releasing one
-//! never waits.
+//! Owns: the reservations, separate for each pool, so that a slow LVM call delays no other pool. Releasing a reservation never waits.
 //! Does not: decide what fits (`core::room`).
 
 use std::collections::BTreeMap;
@@ -19,35 +18,35 @@ use bulkhead_core::units::Bytes;
 
 use crate::engine::Engine;
 
-/// How often the space is read again while others allocate during the reading, which is much shorter than what they do.
-const MAX_LOOKS: usize = 16;
+/// How often the space is read again if others allocate during the reading.
+const MAX_ATTEMPTS: usize = 16;
 
 /// The reservations in a pool.
 #[derive(Debug, Default)]
 pub(crate) struct PoolRoom {
     /// Held while space is read and reserved.
-    looking: Mutex<()>,
-    reservations: Mutex<BTreeMap<u64, (Takes, Reservation)>>,
+    decision: Mutex<()>,
+    reservations: Mutex<BTreeMap<u64, (Allocation, Reservation)>>,
 }
 
 impl PoolRoom {
     /// Never held during a call to the host.
-    fn reservations(&self) -> MutexGuard<'_, BTreeMap<u64, (Takes, Reservation)>> {
+    fn reservations(&self) -> MutexGuard<'_, BTreeMap<u64, (Allocation, Reservation)>> {
         self.reservations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What allocates, and how much of its progress can be seen.
+/// What a reservation is for, and whether the progress of its allocation can be observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Takes {
+pub(crate) enum Allocation {
     /// A new volume: everything it allocates was reserved.
     New(Name),
-    /// A growing volume, which allocates nothing for another reason.
-    More(Name),
-    /// A volume to be flattened: once recorded, its flattening is counted as well, but only once.
-    Promised(Name),
-    /// Its progress cannot be seen.
-    Unseen,
+    /// A growing volume, which allocates nothing else.
+    Growth(Name),
+    /// A volume to be flattened. Once that is recorded, it counts as promised; it is counted once.
+    Flattening(Name),
+    /// Its progress cannot be observed.
+    Unobserved,
 }
 
 /// A reservation, released on drop: by then its space is allocated.
@@ -77,24 +76,30 @@ impl Engine {
     ///
     /// # Errors
     /// `NoSpace` when it has less, without what others are going to take.
-    pub(crate) fn reserve(&self, pool: &Pool, needed: Bytes, takes: Takes, object: &str) -> Result<Reserved, Fault> {
+    pub(crate) fn reserve(
+        &self,
+        pool: &Pool,
+        needed: Bytes,
+        allocation: Allocation,
+        object: &str,
+    ) -> Result<Reserved, Fault> {
         let room = self.room_of(pool);
-        let _looking = room.looking.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = match &takes {
-            Takes::New(_) => Some(Bytes(0)),
-            Takes::More(name) => Some(self.host().allocated(&pool.source, name)?),
-            Takes::Promised(_) | Takes::Unseen => None,
+        let _decision = room.decision.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match &allocation {
+            Allocation::New(_) => Some(Bytes(0)),
+            Allocation::Growth(name) => Some(self.host().allocated(&pool.source, name)?),
+            Allocation::Flattening(_) | Allocation::Unobserved => None,
         };
         self.find_room(pool, &room, needed, object)?;
         let mut reservations = room.reservations();
         let id = reservations.last_key_value().map_or(0, |(last, _)| last + 1);
-        reservations.insert(id, (takes, Reservation { needed, before }));
+        reservations.insert(id, (allocation, Reservation { needed, before }));
         drop(reservations);
         Ok(Reserved { room: Arc::clone(&room), id })
     }
 
-    /// Reserves what the flattening of a volume takes in addition when it is copied, or sent for the first time: what is its own becomes a
-    /// layer, and has to be copied as well. For as long as that takes; from then on it is promised. `None` for one that is not flattened.
+    /// Reserves the additional room of a flattening whose volume is copied, or sent for the first time: its own blocks become a layer, and
+    /// have to be copied as well. Held during the operation; later it counts as promised. `None` if the volume is not being flattened.
     ///
     /// # Errors
     /// `NoSpace`.
@@ -109,7 +114,7 @@ impl Engine {
         }
         let own = self.host().layers(&backend.device(volume))?.map_or(Bytes(0), |layers| layers.own_bytes);
         let object = format!("volume {}", volume.reference());
-        match self.reserve(pool, own, Takes::Unseen, &object) {
+        match self.reserve(pool, own, Allocation::Unobserved, &object) {
             Err(fault) if fault.code == Code::NoSpace => {
                 let cause = format!(
                     "it is being flattened, and a copy adds its own blocks to what must be copied: {}",
@@ -130,18 +135,18 @@ impl Engine {
     /// Reads the space until the decision is certain.
     fn find_room(&self, pool: &Pool, room: &PoolRoom, needed: Bytes, object: &str) -> Result<(), Fault> {
         let mut before = self.outstanding(pool, room)?;
-        let mut looks_left = MAX_LOOKS;
+        let mut attempts_left = MAX_ATTEMPTS;
         loop {
             let free = self.host().space(&pool.source)?.free;
-            // With room enough for what was outstanding before, it need not be looked at again.
+            // It fits with everything that was outstanding before: no second look is needed.
             if judge(needed, free, before, before) == Verdict::Fits {
                 return Ok(());
             }
             let after = self.outstanding(pool, room)?;
-            looks_left -= 1;
+            attempts_left -= 1;
             match judge(needed, free, before, after) {
                 Verdict::Fits => return Ok(()),
-                Verdict::Moved if looks_left > 0 => before = after,
+                Verdict::Moved if attempts_left > 0 => before = after,
                 Verdict::Moved | Verdict::Full => return Err(no_room(needed, free, before.max(after), object)),
             }
         }
@@ -149,30 +154,30 @@ impl Engine {
 
     /// What others have reserved in a pool.
     fn outstanding(&self, pool: &Pool, room: &PoolRoom) -> Result<Bytes, Fault> {
-        let reservations: Vec<(Takes, Reservation)> = room.reservations().values().cloned().collect();
+        let reservations: Vec<(Allocation, Reservation)> = room.reservations().values().cloned().collect();
         let promised = self.promised(pool, &reservations)?;
-        reservations.iter().try_fold(promised, |sum, (takes, reservation)| {
-            let allocated = match takes {
-                Takes::New(name) | Takes::More(name) => self.host().allocated(&pool.source, name)?,
-                Takes::Promised(_) | Takes::Unseen => Bytes(0),
+        reservations.iter().try_fold(promised, |sum, (allocation, reservation)| {
+            let allocated = match allocation {
+                Allocation::New(name) | Allocation::Growth(name) => self.host().allocated(&pool.source, name)?,
+                Allocation::Flattening(_) | Allocation::Unobserved => Bytes(0),
             };
             Ok(Bytes(sum.0.saturating_add(reservation.outstanding(allocated).0)))
         })
     }
 
     /// What the volumes of a pool that are being flattened are going to allocate, except those with a reservation.
-    fn promised(&self, pool: &Pool, reservations: &[(Takes, Reservation)]) -> Result<Bytes, Fault> {
-        // Nothing lies on layers in LVM, whose records are slow to read.
+    fn promised(&self, pool: &Pool, reservations: &[(Allocation, Reservation)]) -> Result<Bytes, Fault> {
+        // LVM pools have no layers, and their records are slow to read.
         if matches!(pool.source, PoolSource::Lvm { .. }) {
             return Ok(Bytes(0));
         }
         let backend = backend::backend(pool);
         let mut sum: u64 = 0;
         for volume in self.volumes_in(pool)?.into_iter().filter_map(Result::ok).filter(|volume| volume.flatten) {
-            if reservations.iter().any(|(takes, _)| *takes == Takes::Promised(volume.name.clone())) {
+            if reservations.iter().any(|(allocation, _)| *allocation == Allocation::Flattening(volume.name.clone())) {
                 continue;
             }
-            // One that is removed, or is done, just now takes nothing.
+            // A volume that has just been removed, or is flattened, needs nothing.
             let layers = self.host().layers(&backend.device(&volume)).ok().flatten();
             sum = sum.saturating_add(layers.map_or(0, |layers| to_flatten(&volume, &layers).0));
         }

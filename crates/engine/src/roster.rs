@@ -1,4 +1,4 @@
-//! The roster: which tenant has which volumes, from the records of tenants and leases. It is rebuilt only when they have changed.
+//! The roster: which tenant has which volumes, from the records of tenants and leases. It is rebuilt only when these have changed.
 //!
 //! Owns: the last known entries while records cannot be listed. Does not: read anything of the host except records.
 
@@ -24,8 +24,8 @@ pub(crate) struct Slot {
 /// The content of the records.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
-    of_tenants: Records,
-    of_leases: Records,
+    tenant_records: Records,
+    lease_records: Records,
     /// The errors of records that cannot be read.
     pub(crate) faults: Vec<Fault>,
     /// Tenants whose removal has begun.
@@ -39,9 +39,9 @@ pub(crate) struct Roster {
 }
 
 impl Roster {
-    fn new(of_tenants: Records, of_leases: Records) -> Self {
+    fn new(tenant_records: Records, lease_records: Records) -> Self {
         let mut roster = Self::default();
-        for (path, record) in of_tenants.iter() {
+        for (path, record) in tenant_records.iter() {
             match read_tenant(path, record.clone()) {
                 Ok(tenant) if tenant.removing => roster.removing.push(tenant.name),
                 Ok(tenant) => {
@@ -53,10 +53,10 @@ impl Roster {
             }
         }
         roster.tenants.sort_unstable();
-        for (_, record) in of_leases.iter() {
+        for (_, record) in lease_records.iter() {
             match record {
                 Ok(Record::Lease(lease)) => roster.leases.push(lease.clone()),
-                // Leases do not survive a reboot: what else is there keeps nothing from going on.
+                // Leases do not survive a reboot: a record of another kind is ignored.
                 Ok(_) => {}
                 Err(fault) => roster.faults.push(fault.clone()),
             }
@@ -67,12 +67,12 @@ impl Roster {
         roster.slots.extend(lent);
         roster.slots.sort_unstable();
         roster.slots.dedup();
-        Self { of_tenants, of_leases, ..roster }
+        Self { tenant_records, lease_records, ..roster }
     }
 
-    fn is_of(&self, of_tenants: &Records, of_leases: &Records) -> bool {
+    fn is_based_on(&self, tenant_records: &Records, lease_records: &Records) -> bool {
         let is_same = |one: &Records, other: &Records| Arc::ptr_eq(one, other) || one == other;
-        is_same(&self.of_tenants, of_tenants) && is_same(&self.of_leases, of_leases)
+        is_same(&self.tenant_records, tenant_records) && is_same(&self.lease_records, lease_records)
     }
 
     pub(crate) fn has_tenant(&self, name: &Name) -> bool {
@@ -89,21 +89,24 @@ impl Roster {
 }
 
 impl Engine {
-    /// What the records say now. What cannot be listed is as it was when it could be the last time, and noted: nobody loses who looks after
-    /// him.
-    pub(crate) fn roster(&self, of_records: &mut Vec<Fault>) -> Arc<Roster> {
+    /// The roster of the current records. If they cannot be listed, the last known ones are used and the error is added to `faults`, so
+    /// that no tenant's volumes are left unmaintained.
+    pub(crate) fn roster(&self, faults: &mut Vec<Fault>) -> Arc<Roster> {
         let before = Arc::clone(&self.shared.roster.lock().unwrap_or_else(PoisonError::into_inner));
         let mut list = |dir: PathBuf, before: &Records| {
             self.host().records(&dir, "").unwrap_or_else(|fault| {
-                of_records.push(fault);
+                faults.push(fault);
                 Arc::clone(before)
             })
         };
-        let of_tenants = list(self.dirs.state.join("tenants"), &before.of_tenants);
-        let of_leases = list(self.dirs.run.join("leases"), &before.of_leases);
-        let now =
-            if before.is_of(&of_tenants, &of_leases) { before } else { Arc::new(Roster::new(of_tenants, of_leases)) };
-        of_records.extend(now.faults.iter().cloned());
+        let tenant_records = list(self.dirs.state.join("tenants"), &before.tenant_records);
+        let lease_records = list(self.dirs.run.join("leases"), &before.lease_records);
+        let now = if before.is_based_on(&tenant_records, &lease_records) {
+            before
+        } else {
+            Arc::new(Roster::new(tenant_records, lease_records))
+        };
+        faults.extend(now.faults.iter().cloned());
         *self.shared.roster.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&now);
         now
     }

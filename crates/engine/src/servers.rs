@@ -300,8 +300,8 @@ impl Servers {
         };
         let findings: BTreeMap<PathBuf, Finding> = devices.map(finding).collect();
         let conditions = self.starter.kernel.conditions();
-        conditions.keep_of_images(&FindingId::ServerGone, |image| findings.contains_key(image));
-        findings.into_iter().for_each(|(image, finding)| conditions.set_of_image(&image, finding));
+        conditions.keep_for_images(&FindingId::ServerGone, |image| findings.contains_key(image));
+        findings.into_iter().for_each(|(image, finding)| conditions.set_for_image(&image, finding));
     }
 
     fn start(&self, spec: ServeSpec) {

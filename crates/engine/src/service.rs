@@ -33,7 +33,7 @@ use tokio::task::spawn_blocking;
 pub(crate) use self::work::StartedJob;
 use crate::conditions::Conditions;
 use crate::engine::Engine;
-use crate::hold::Holder;
+use crate::hold::RunningHolds;
 use crate::jobs::{JobSpec, Running};
 use crate::locks::{Claim, Held};
 use crate::metrics;
@@ -43,7 +43,7 @@ use crate::observe::Observe;
 const MAX_OBSERVATIONS: usize = 4;
 
 /// A periodic check that takes longer is stuck, on a tenant's slow I/O or on LVM: another one is started for the rest.
-const HELD_UP: Duration = Duration::from_secs(10);
+const STUCK_AFTER: Duration = Duration::from_secs(10);
 
 /// Most periodic checks at a time. While all of them are stuck, nothing is checked.
 const MAX_CHECKS: usize = 4;
@@ -68,9 +68,9 @@ struct Inner {
     observe: Arc<dyn Observe>,
     /// Where the daemon listens, for its workers.
     socket: PathBuf,
-    holder: Mutex<Holder>,
+    running_holds: Mutex<RunningHolds>,
     /// Their state after the last step, which can be shown without waiting for the next one.
-    holds: Mutex<Vec<HoldView>>,
+    hold_views: Mutex<Vec<HoldView>>,
     /// Limits observations: each one blocks a thread while the tracer starts.
     observations: Arc<Semaphore>,
     /// The start times of running periodic checks.
@@ -88,10 +88,10 @@ impl Service {
             engine.host().conditions().set(finding);
             Vec::new()
         });
-        let holder = Holder::new(holds);
-        let (holds, holder) = (Mutex::new(holder.views()), Mutex::new(holder));
+        let holds = RunningHolds::new(holds);
+        let (hold_views, running_holds) = (Mutex::new(holds.views()), Mutex::new(holds));
         let (observations, checks) = (Arc::new(Semaphore::new(MAX_OBSERVATIONS)), Mutex::default());
-        Self(Arc::new(Inner { engine, facts, observe, socket, holder, holds, observations, checks }))
+        Self(Arc::new(Inner { engine, facts, observe, socket, running_holds, hold_views, observations, checks }))
     }
 
     /// Observes the host, with the longest waits of the last `waits`. Operations do not delay it.
@@ -101,7 +101,7 @@ impl Service {
     pub async fn observe(&self, waits: Duration) -> Result<Observation, Fault> {
         let permit = Arc::clone(&self.0.observations).acquire_owned().await;
         let observe = Arc::clone(&self.0.observe);
-        // The thread is blocked until there is an answer, also when nobody waits for it any more.
+        // The thread is blocked until the answer, even if the client has disconnected.
         let seen = spawn_blocking(move || {
             let _permit = permit;
             observe.observe(waits)
@@ -120,9 +120,9 @@ impl Service {
     }
 
     /// The content of a scrape of metrics.
-    pub(crate) async fn metrics(&self) -> metrics::Seen {
+    pub(crate) async fn metrics(&self) -> metrics::Scrape {
         let holds = self.hold_list();
-        // What cannot be listed now is there at the next scrape.
+        // A failed listing is omitted until the next scrape.
         let list = |engine: &Engine| {
             (engine.heatmap().unwrap_or_default(), engine.room().unwrap_or_default(), engine.findings())
         };
@@ -131,7 +131,7 @@ impl Service {
         let problems = self.0.engine.problem_counts();
         let trimmed = self.0.engine.trimmed().clone();
         let observed = self.observe(Duration::ZERO).await;
-        metrics::Seen { observed, holds, shared_reads, pools, trimmed, problems, findings }
+        metrics::Scrape { observed, holds, shared_reads, pools, trimmed, problems, findings }
     }
 
     /// The daemon's version, and facts and findings about the host.
@@ -155,14 +155,14 @@ impl Service {
     fn service_findings(&self) -> Vec<Finding> {
         let holds = self.hold_list();
         let failed = holds.iter().filter_map(|view| health::hold_finding(&view.hold.device, &view.state, &view.reason));
-        self.held_up_checks().into_iter().chain(failed).collect()
+        self.stuck_checks().into_iter().chain(failed).collect()
     }
 
-    fn held_up_checks(&self) -> Option<Finding> {
-        let n_held_up = self.checks().iter().filter(|began| began.elapsed() >= HELD_UP).count();
-        let evidence = format!("{n_held_up} periodic checks have not finished after {} s", HELD_UP.as_secs());
+    fn stuck_checks(&self) -> Option<Finding> {
+        let n_stuck = self.checks().iter().filter(|began| began.elapsed() >= STUCK_AFTER).count();
+        let evidence = format!("{n_stuck} periodic checks have not finished after {} s", STUCK_AFTER.as_secs());
         let finding = Finding::new(FindingId::CheckHeldUp, HOST, evidence);
-        (n_held_up > 0).then(|| finding.reason(Reason::ChecksHeldUp))
+        (n_stuck > 0).then(|| finding.reason(Reason::ChecksHeldUp))
     }
 
     /// Running and recently ended jobs.
@@ -202,18 +202,15 @@ impl Service {
         let began = Instant::now();
         {
             let mut checks = self.checks();
-            if checks.len() >= MAX_CHECKS || checks.iter().any(|began| began.elapsed() < HELD_UP) {
+            if checks.len() >= MAX_CHECKS || checks.iter().any(|began| began.elapsed() < STUCK_AFTER) {
                 return;
             }
             if !checks.is_empty() {
-                tracing::warn!(
-                    held_up = checks.len(),
-                    "a periodic check is held up: another one takes care of the rest"
-                );
+                tracing::warn!(held_up = checks.len(), "a periodic check is stuck: starting another one for the rest");
             }
             checks.push(began);
         }
-        // Gone when it ends, however that is.
+        // Removed when the check ends, in whatever way.
         let check = Check { service: self.clone(), began };
         let Ok(running) = self.0.engine.shared.jobs.begin_check("check for drift") else { return };
         let engine = self.0.engine.for_job(running.job());
@@ -226,7 +223,7 @@ impl Service {
 
     /// Merges layers, if any are due, on a thread of its own. Does nothing while the last merge is running.
     fn merge_layers(&self) {
-        let Some(turn) = self.0.engine.turn_to_merge() else { return };
+        let Some(turn) = self.0.engine.try_start_merge() else { return };
         let Ok(running) = self.0.engine.shared.jobs.begin_check("merge layers") else { return };
         let engine = self.0.engine.for_job(running.job());
         drop(spawn_blocking(move || {
@@ -249,7 +246,7 @@ impl Service {
         let (at_ns, service) = (bpf::now_ns(), self.clone());
         let stepped = blocking(move || {
             let engine = service.0.engine.for_job(running.job());
-            service.with_holder(|holder| holder.step(&engine, seen, at_ns));
+            service.with_holds(|holds| holds.step(&engine, seen, at_ns));
             running.end(&Ok(()));
             Ok(())
         });
@@ -260,10 +257,10 @@ impl Service {
 
     /// Changes the holds, and updates the views of them. After a panic in a step, a hold at worst restarts with the next
     /// step.
-    fn with_holder<T>(&self, work: impl FnOnce(&mut Holder) -> T) -> T {
-        let mut holder = self.0.holder.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = work(&mut holder);
-        *self.0.holds.lock().unwrap_or_else(PoisonError::into_inner) = holder.views();
+    fn with_holds<T>(&self, work: impl FnOnce(&mut RunningHolds) -> T) -> T {
+        let mut holds = self.0.running_holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = work(&mut holds);
+        *self.0.hold_views.lock().unwrap_or_else(PoisonError::into_inner) = holds.views();
         done
     }
 
@@ -349,7 +346,7 @@ impl Service {
             let claim = find().await?;
             running.job().set_objects(claim.object_names());
             let held = tokio::select! {
-                // What nobody has is had at once, however little time there is.
+                // Objects that are free are claimed at once, whatever the time limit.
                 biased;
                 held = self.0.engine.shared.locks.claim(running.job(), claim) => held,
                 fault = running.job().wait_ended() => return Err(fault),

@@ -40,7 +40,7 @@ pub(crate) use self::observed::Observed;
 #[cfg(test)]
 pub(crate) use self::observed::held;
 use self::proof::Kept;
-use self::worker::Play;
+use self::worker::WorkerBehavior;
 use crate::conditions::Conditions;
 use crate::host::{Host, LogicalVolume, Proof, Worker};
 use crate::jobs::Job;
@@ -64,77 +64,77 @@ struct World {
     files: BTreeMap<PathBuf, Vec<u8>>,
     dirs: BTreeSet<PathBuf>,
     images: BTreeMap<PathBuf, (Bytes, Option<FileSystem>)>,
-    /// What images that were copied lie on, and layers too; a layer is named by its UUID.
+    /// Backing layers of images that were copied, and of layers; a layer is named by its UUID.
     below: BTreeMap<PathBuf, Option<Uuid>>,
-    /// Images that hold nothing of their own since they became, or were made, empty.
+    /// Images without data of their own.
     empty: BTreeSet<PathBuf>,
-    /// What is being received.
+    /// Staging files.
     staging_files: BTreeMap<PathBuf, StagingState>,
     /// Mount points of volumes that peers may read from.
     peers: BTreeMap<Uuid, PathBuf>,
-    /// Which image is served as the device of which volume.
+    /// The image that is served as the device of a volume.
     owners: BTreeMap<Uuid, PathBuf>,
-    /// Images that have a block device, with the cgroup of what serves them.
+    /// Images with a block device, and the cgroup of the server.
     attached: BTreeMap<PathBuf, Option<CgroupPath>>,
     groups: BTreeMap<String, BTreeSet<String>>,
     volumes: BTreeMap<(String, String), (LogicalVolume, Option<FileSystem>)>,
     mounts: BTreeMap<PathBuf, DeviceRef>,
-    /// How what is mounted there was mounted.
+    /// Options of the mounts.
     mount_options: BTreeMap<PathBuf, MountOptions>,
     cgroups: BTreeMap<CgroupPath, BTreeMap<String, String>>,
-    /// Below which cgroups, `/` among them, the cpu controller is enabled.
+    /// Cgroups below which the cpu controller is enabled, including `/`.
     cpu_below: BTreeSet<CgroupPath>,
     /// The kernel has no cpu controller.
     lacks_cpu: bool,
-    /// Below which cgroup the kernel refuses to enable it.
+    /// The cgroup below which the kernel refuses to enable it.
     refuses_cpu: Option<CgroupPath>,
     journals: BTreeMap<PathBuf, CgroupPath>,
-    /// Journal threads of file systems that are not ours, by their devices: where they are.
+    /// Cgroups of the journal threads of other file systems, by device.
     adopted: BTreeMap<DevName, CgroupPath>,
     processes: BTreeMap<u32, u64>,
     busy: BTreeSet<PathBuf>,
-    /// Images and nodes whose blocks were all written in advance.
+    /// Images and nodes that were written in full in advance.
     written: BTreeSet<PathBuf>,
-    /// From where on nodes of those have grown since.
+    /// Offsets from which on such nodes have grown since.
     unfilled: BTreeMap<PathBuf, Bytes>,
-    /// The size of each pool, if it is not as usual.
+    /// Sizes of pools that differ from the default.
     total: Option<Bytes>,
-    /// What is free in each pool, if it is not as usual, when nothing is allocated but what was when that was set.
+    /// Free space of pools that differs from the default, at the time when it was set.
     free: Option<Bytes>,
-    /// What images, and the nodes of logical volumes, have taken of their pools, and how much of that is in `free` already.
+    /// Space allocated by images and nodes of logical volumes, and the part of it that `free` takes into account.
     allocated: BTreeMap<PathBuf, (Bytes, Bytes)>,
-    /// What takes room bit by bit, and how far it has got: it goes on when it is not in here any more.
+    /// Allocations that are paused, and their progress: they continue once removed from here.
     gradual: BTreeMap<PathBuf, Bytes>,
-    /// The volume groups that answer nothing about their space, and whether somebody has asked.
+    /// Volume groups that do not answer queries of their space, and whether a query is waiting.
     silent: BTreeMap<String, bool>,
-    /// The file systems have no room for other journals.
+    /// File systems have no room for larger journals.
     lacks_journal_room: bool,
-    /// How much of the metadata of thin pools is used, if it is not as usual.
+    /// Used metadata of thin pools, if it differs from the default.
     metadata_pct: Option<f64>,
-    /// Mounts whose data takes for ever to be written.
+    /// Mounts whose data takes forever to be written.
     slow: BTreeSet<PathBuf>,
     queue: BTreeMap<String, String>,
     lost_device: bool,
-    /// For how long its device has been busy: a second more with each look.
+    /// Busy time of its device: one second more at each query.
     busy_for: Duration,
     steps_left: Option<usize>,
-    /// How many steps were asked for.
+    /// Number of steps requested.
     n_steps: usize,
     /// The directory whose records cannot be listed.
     unlistable: Option<PathBuf>,
-    /// How workers behave.
-    play: Play,
-    /// What workers were started for.
+    /// Behavior of workers.
+    behavior: WorkerBehavior,
+    /// Specifications of started workers.
     started: Vec<WorkSpec>,
-    /// What came in the last stream that was read.
-    came: Vec<u8>,
+    /// Bytes of the last stream that was read.
+    received: Vec<u8>,
 }
 
 /// The host, shared between the engines that live and die on it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sim(Arc<Mutex<World>>, Arc<Conditions>);
 
-/// What is left on a host, for assertions.
+/// Objects that are left on a host, for assertions.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Leftovers {
     pub(crate) images: Vec<PathBuf>,
@@ -143,11 +143,11 @@ pub(crate) struct Leftovers {
     pub(crate) mounts: Vec<PathBuf>,
     pub(crate) cgroups: Vec<String>,
     pub(crate) unused_layers: BTreeSet<PathBuf>,
-    /// Parts of which there are layers.
+    /// Staging files whose content is a layer.
     pub(crate) staging_files: Vec<PathBuf>,
 }
 
-/// A cgroup as tests write it.
+/// A cgroup path in tests.
 fn path_of(text: impl fmt::Display) -> CgroupPath {
     text.to_string().parse().expect("tests name cgroups by their paths")
 }
@@ -170,17 +170,17 @@ impl Sim {
         };
     }
 
-    /// How many steps it has been asked for so far.
+    /// Number of steps requested so far.
     pub(crate) fn n_steps(&self) -> usize {
         self.world().n_steps
     }
 
-    /// Kills the daemon after that many steps: from then on nothing that it does has an effect. `None`: it lives.
+    /// Kills the daemon after that many steps: its later actions have no effect. `None` revives it.
     pub(crate) fn crash_after(&self, steps: Option<usize>) {
         self.world().steps_left = steps;
     }
 
-    /// Puts a file where an image of a pool would be.
+    /// Creates a file with the name of an image.
     pub(crate) fn put_image(&self, path: &str) {
         self.world().images.insert(path.into(), (Bytes(Bytes::GIB), None));
     }
@@ -193,7 +193,7 @@ impl Sim {
             .or_default();
     }
 
-    /// The file system that a directory was on is mounted elsewhere.
+    /// Mounts the file system of a directory elsewhere.
     pub(crate) fn move_dir(&self, from: &Path, to: &Path) {
         let mut world = self.world();
         let moved = |path: &PathBuf| path.strip_prefix(from).map_or_else(|_| path.clone(), |below| to.join(below));
@@ -205,13 +205,13 @@ impl Sim {
             std::mem::take(&mut world.images).into_iter().map(|(path, image)| (moved(&path), image)).collect();
     }
 
-    /// How something is mounted; `None` where nothing is.
+    /// The options of a mount; `None` if nothing is mounted.
     pub(crate) fn mounted_with(&self, target: &Path) -> Option<MountOptions> {
         let world = self.world();
         world.mounts.get(target).and_then(|_| world.mount_options.get(target).cloned())
     }
 
-    /// An operator unmounts something by hand.
+    /// Unmounts something, as an operator does by hand.
     pub(crate) fn unmount(&self, target: &Path) {
         self.world().mounts.remove(target);
     }
@@ -224,7 +224,7 @@ impl Sim {
         self.world().metadata_pct = Some(pct);
     }
 
-    /// Makes all pools so large.
+    /// Sets the size of all pools.
     pub(crate) fn set_total(&self, total: Bytes) {
         self.world().total = Some(total);
     }
@@ -235,20 +235,20 @@ impl Sim {
         world.allocated.values_mut().for_each(|(now, in_free)| *in_free = *now);
     }
 
-    /// Has the allocation of an image, or the filling of a logical volume by its node, stop when it has taken so much, or go on.
-    pub(crate) fn set_gradual(&self, path: &str, taken: Option<Bytes>) {
+    /// Pauses the allocation of an image or logical volume when it has allocated so much, or resumes it.
+    pub(crate) fn pause_allocation(&self, path: &str, taken: Option<Bytes>) {
         match taken {
             Some(taken) => self.world().gradual.insert(path.into(), taken),
             None => self.world().gradual.remove(Path::new(path)),
         };
     }
 
-    /// How much a volume has taken, by its image or node.
+    /// Space allocated by a volume, by its image or node.
     pub(crate) fn allocated_to(&self, path: &str) -> Bytes {
         self.world().allocated.get(Path::new(path)).map_or(Bytes(0), |(now, _)| *now)
     }
 
-    /// Has a volume group not answer how much space it has, or answer again.
+    /// Makes queries of the space of a volume group hang, or work again.
     pub(crate) fn set_silent(&self, vg: &str, silent: bool) {
         if silent {
             self.world().silent.insert(vg.to_owned(), false);
@@ -257,12 +257,12 @@ impl Sim {
         }
     }
 
-    /// Whether somebody waits for a silent volume group.
-    pub(crate) fn is_asked(&self, vg: &str) -> bool {
+    /// Whether a query of a silent volume group is waiting.
+    pub(crate) fn has_waiting_query(&self, vg: &str) -> bool {
         self.world().silent.get(vg).is_some_and(|asked| *asked)
     }
 
-    /// Has it take for ever to write what is dirty in a mounted file system, or no time.
+    /// Makes the write-back of a mounted file system take forever, or no time.
     pub(crate) fn set_slow(&self, target: &Path, slow: bool) {
         if slow {
             self.world().slow.insert(target.to_owned());
@@ -271,7 +271,7 @@ impl Sim {
         }
     }
 
-    /// Makes unmounting a directory, or letting go of an image or logical volume, fail as a process that has it open does.
+    /// Makes unmounting a directory, or closing an image or logical volume, fail as if a process had it open.
     pub(crate) fn set_busy(&self, target: &Path, busy: bool) {
         if busy {
             self.world().busy.insert(target.to_owned());
@@ -280,7 +280,7 @@ impl Sim {
         }
     }
 
-    /// What a reboot leaves: devices, mounts, cgroups, processes and the runtime directory are gone.
+    /// Reboots: devices, mounts, cgroups, processes and the runtime directory are gone.
     pub(crate) fn reboot(&self) {
         let mut world = self.world();
         world.owners.clear();
@@ -294,12 +294,12 @@ impl Sim {
         world.files.retain(|path, _| !path.starts_with("/run"));
     }
 
-    /// Has no records listed in a directory, or all again.
+    /// Makes listing the records of a directory fail, or work again.
     pub(crate) fn set_unlistable(&self, dir: Option<&str>) {
         self.world().unlistable = dir.map(PathBuf::from);
     }
 
-    /// The kernel made the journal thread anew, in the root cgroup (after a remount).
+    /// Replaces journal threads by new ones in the root cgroup, as a remount does.
     pub(crate) fn lose_journals(&self) {
         self.world().journals.clear();
     }
@@ -308,17 +308,17 @@ impl Sim {
         self.world().journals.get(target).cloned()
     }
 
-    /// The kernel has no cpu controller.
+    /// Removes the cpu controller from the kernel.
     pub(crate) fn lose_cpu(&self) {
         self.world().lacks_cpu = true;
     }
 
-    /// The kernel refuses to enable the cpu controller below a cgroup, or does so again.
+    /// Makes the kernel refuse to enable the cpu controller below a cgroup, or allow it again.
     pub(crate) fn refuse_cpu(&self, cgroup: Option<&str>) {
         self.world().refuses_cpu = cgroup.map(|path| path.parse().unwrap());
     }
 
-    /// Somebody disables the cpu controller below a cgroup and, as the kernel demands, below those in it before.
+    /// Disables the cpu controller below a cgroup and, as the kernel requires, below its descendants first.
     pub(crate) fn disable_cpu(&self, cgroup: impl fmt::Display) {
         let cgroup = path_of(cgroup);
         let mut world = self.world();
@@ -334,7 +334,7 @@ impl Sim {
         self.world().cgroups.get(&path_of(cgroup))?.get(file).cloned()
     }
 
-    /// Another program writes to a file of a cgroup.
+    /// Writes to a file of a cgroup, as another program does.
     pub(crate) fn set_cgroup_file(&self, cgroup: impl fmt::Display, file: &str, value: &str) {
         let mut world = self.world();
         world.cgroups.get_mut(&path_of(cgroup)).expect("the cgroup is there").insert(file.to_owned(), value.to_owned());
@@ -344,7 +344,7 @@ impl Sim {
         change(self.world().files.get_mut(path).expect("the file is there"));
     }
 
-    /// The disk `/dev/sdb` is gone.
+    /// Removes the disk `/dev/sdb`.
     pub(crate) fn lose_device(&self) {
         self.world().lost_device = true;
     }
@@ -358,38 +358,38 @@ impl Sim {
         self.world().peers.clear();
     }
 
-    /// Something was written to an image.
+    /// Writes to an image.
     pub(crate) fn write(&self, image: &str) {
         self.world().empty.remove(Path::new(image));
     }
 
-    /// All of a stream came in.
+    /// Completes a staging file.
     pub(crate) fn fill_staging_file(&self, path: &Path) {
         self.world().staging_files.get_mut(path).expect("it is being received").received = None;
     }
 
-    /// Has workers behave in this way from now on.
-    pub(crate) fn set_play(&self, play: Play) {
-        self.world().play = play;
+    /// Sets the behavior of workers from now on.
+    pub(crate) fn set_behavior(&self, behavior: WorkerBehavior) {
+        self.world().behavior = behavior;
     }
 
-    /// Makes a base in a part.
+    /// Creates a base in a staging file.
     fn import_into(&self, path: &Path, content: Uuid) {
         let mut world = self.world();
-        let part = world.staging_files.get_mut(path).expect("a part was made for it");
-        (part.content, part.received) = (content, None);
+        let staging = world.staging_files.get_mut(path).expect("its staging file exists");
+        (staging.content, staging.received) = (content, None);
     }
 
-    fn has_come(&self, stream: Vec<u8>) {
-        self.world().came = stream;
+    fn set_received(&self, stream: Vec<u8>) {
+        self.world().received = stream;
     }
 
-    /// What came in the last stream that was read.
-    pub(crate) fn came(&self) -> Vec<u8> {
-        self.world().came.clone()
+    /// Bytes of the last stream that was read.
+    pub(crate) fn received(&self) -> Vec<u8> {
+        self.world().received.clone()
     }
 
-    /// What workers were started for.
+    /// Specifications of started workers.
     pub(crate) fn started(&self) -> Vec<WorkSpec> {
         self.world().started.clone()
     }
@@ -443,8 +443,8 @@ impl World {
         self.allocated.entry(path.to_owned()).or_default().0 = bytes;
     }
 
-    /// What an action takes of its pool in the end, by the image or node that takes it.
-    fn takes(&self, action: &Action) -> Option<(PathBuf, Bytes)> {
+    /// The space that an action allocates in the end, and the image or node.
+    fn allocation_of(&self, action: &Action) -> Option<(PathBuf, Bytes)> {
         match action {
             Action::Image(ImageAction::CreateImage { path, size_bytes, provision: Provision::Full })
             | Action::Image(ImageAction::GrowImage { path, size_bytes, provision: Provision::Full })
@@ -501,7 +501,7 @@ impl Host for Sim {
             }
             *left -= 1;
         }
-        if let Some((path, _)) = world.takes(action) {
+        if let Some((path, _)) = world.allocation_of(action) {
             while let Some(taken) = world.gradual.get(&path).copied() {
                 world.allocate(&path, taken);
                 drop(world);
@@ -509,7 +509,7 @@ impl Host for Sim {
                 world = self.world();
             }
         }
-        let takes = world.takes(action);
+        let takes = world.allocation_of(action);
         let changed = world.act(action)?;
         if let Some((path, bytes)) = takes {
             world.allocate(&path, bytes);
@@ -522,7 +522,7 @@ impl Host for Sim {
         let mut world = self.world();
         assert!(world.cgroups.contains_key(&spec.cgroup), "a worker was started in a missing cgroup");
         world.started.push(spec.clone());
-        Ok(worker::start(self.clone(), spec.clone(), world.play.clone()))
+        Ok(worker::start(self.clone(), spec.clone(), world.behavior.clone()))
     }
 
     fn conditions(&self) -> &Conditions {

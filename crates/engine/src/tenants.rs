@@ -19,14 +19,14 @@ use bulkhead_core::units::DevNo;
 use crate::engine::{Engine, WithoutCpu};
 use crate::findings::lookup_failed;
 
-/// How long after the kernel refused a controller it is enabled again: each attempt stops all forks for a moment.
-const CPU_AGAIN: Duration = Duration::from_secs(600);
+/// Delay before a refused controller is enabled again: each attempt blocks all forks for a moment.
+const CPU_RETRY_DELAY: Duration = Duration::from_secs(600);
 
 impl Engine {
-    /// Makes a tenant: record, cgroups, weights, limits, volumes. Idempotent.
+    /// Creates a tenant: record, cgroups, weights, limits, volumes. Idempotent.
     ///
     /// # Errors
-    /// `AlreadyExists` when it is there and differs, `Unsupported` without the io controller, and those of mounting.
+    /// `AlreadyExists` if it exists and differs, `Unsupported` without the io controller, and those of mounting.
     pub fn tenant_create(&self, request: &TenantCreate, dry_run: bool) -> Result<Done<TenantView>, Fault> {
         let object = format!("tenant {}", request.name);
         let wanted = Tenant {
@@ -61,7 +61,7 @@ impl Engine {
         };
         steps.extend(self.prioritize_serving(&wanted.name, dry_run)?);
         if !dry_run {
-            // Some weight files can be seen only when there is a slice: the first tenant's are set now.
+            // Some weight files appear only with the first slice: set those of the first tenant now.
             steps.extend(self.restore_cgroups(&wanted)?.into_iter().filter(|step| step.changed));
         }
         for reference in &request.volumes {
@@ -101,7 +101,7 @@ impl Engine {
             self.check_attachable(name, reference, dry_run)?;
         }
         for reference in &request.detach {
-            // One that is not attached is detached already; one that does not exist is a mistake.
+            // A volume that is not attached is no error; one that does not exist is.
             self.locate(reference)?;
         }
         let mut limits = self.resolve(request.limits.as_ref().unwrap_or(&before.limits))?;
@@ -179,10 +179,11 @@ impl Engine {
         Ok(steps)
     }
 
-    /// Schedules a tenant's journal threads and servers before its processes. Where the kernel has no cpu controller, or refuses it, the
-    /// tenant works without, and a finding gives the reason.
+    /// Schedules a tenant's journal threads and servers before its processes. If the kernel has no cpu controller or refuses it, the
+    /// tenant works without it, and a finding gives the reason.
     fn prioritize_serving(&self, tenant: &Name, dry_run: bool) -> Result<Vec<Applied>, Fault> {
-        let refused_lately = self.without_cpu().get(tenant).is_some_and(|refused| refused.tried.elapsed() < CPU_AGAIN);
+        let refused_lately =
+            self.without_cpu().get(tenant).is_some_and(|refused| refused.tried.elapsed() < CPU_RETRY_DELAY);
         if refused_lately || !self.host().controllers().contains(tenant::CPU) {
             return Ok(Vec::new());
         }
@@ -203,14 +204,15 @@ impl Engine {
     /// Applies a tenant's record to the kernel: cgroups, weights, limits. A limit on a missing device fails after everything
     /// else.
     pub(crate) fn restore_cgroups(&self, tenant: &Tenant) -> Result<Vec<Applied>, Fault> {
-        let (mut there, mut absent) = (ResolvedLimits::new(), None);
+        let (mut present, mut absent) = (ResolvedLimits::new(), None);
         for limit in &tenant.limits {
             match self.resolve_one(limit) {
-                Ok(limit) => there.push(limit),
+                Ok(limit) => present.push(limit),
                 Err(fault) => absent = Some(fault),
             }
         }
-        let mut steps = self.executor.run_steps(tenant::cgroups(tenant, &self.host().weight_files(), &there), false)?;
+        let mut steps =
+            self.executor.run_steps(tenant::cgroups(tenant, &self.host().weight_files(), &present), false)?;
         steps.extend(self.take_over(&tenant.name)?);
         steps.extend(self.prioritize_serving(&tenant.name, false)?);
         absent.map_or(Ok(steps), Err)
@@ -237,7 +239,7 @@ impl Engine {
         all
     }
 
-    /// Kills them.
+    /// Kills the processes of a tenant.
     fn kill_processes_of(&self, name: &Name) -> Result<(), Fault> {
         let (above, serving) = (slices::tenant(name), [slices::journal(name), slices::server(name)]);
         for (cgroup, _) in self.host().containers()? {

@@ -1,5 +1,5 @@
-//! Tests of the engine on the simulated host. Here is what they have in common: requests as values, pools, and what every host has to look like in the
-//! end, whatever was cut.
+//! Tests of the engine on the simulated host. This file has their common parts: requests as values, pools, and the invariants that hold
+//! after any interruption.
 
 mod copies;
 mod crashes;
@@ -29,7 +29,7 @@ use crate::engine::{Dirs, Engine};
 use crate::sim::Sim;
 use crate::trim::Trimming;
 
-/// One request, so that each can be cut after each of its steps.
+/// A request, which can be interrupted after each of its steps.
 #[derive(Clone, Debug)]
 enum Op {
     Create(&'static str, u64, FsKind),
@@ -37,18 +37,18 @@ enum Op {
     Resize(&'static str, u64),
     Journal(&'static str, JournalSize),
     Clone(&'static str, &'static str),
-    /// Of a snapshot, to share memory with it.
+    /// A clone that shares page cache with its snapshot.
     Share(&'static str, &'static str),
     Snapshot(&'static str, &'static str),
     Rollback(&'static str, &'static str),
     Flatten(&'static str),
-    /// Of what a snapshot holds, all of which comes.
+    /// Receives a complete snapshot.
     Receive(&'static str, &'static str),
     Tenant(&'static str, &'static str),
     Detach(&'static str, &'static str),
     RemoveTenant(&'static str),
     Lease(&'static str, &'static str),
-    /// Of one that was provisioned on demand.
+    /// Resizes a volume that is provisioned on demand.
     CreateOnDemand(&'static str),
     CreateFull(&'static str, FsKind),
     Trim(&'static str),
@@ -192,7 +192,7 @@ fn run(engine: &Engine, op: &Op) -> Result<(), bulkhead_core::error::Fault> {
     run_on(&Sim::default(), engine, op)
 }
 
-/// Whatever the cut: every volume is whole, nothing is attached or mounted that no tenant holds, no problem is left.
+/// Invariants: every volume is ready, nothing is attached or mounted without a tenant, and there are no problems.
 fn assert_settled(sim: &Sim, engine: &Engine, context: &str) {
     assert!(engine.problems().is_empty(), "{context}: {:?}", engine.problems());
     let views = engine.volume_list(None).unwrap();

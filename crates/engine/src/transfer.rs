@@ -24,7 +24,7 @@ use bulkhead_sys::lvm;
 use uuid::Uuid;
 
 use crate::engine::{Engine, Located};
-use crate::room::Takes;
+use crate::room::Allocation;
 
 /// How long the staging file of an import has to be unused before the import counts as interrupted. Between two steps no process has it
 /// open.
@@ -152,7 +152,7 @@ impl Engine {
             return Err(Fault::new(Code::InvalidArgument, object, cause)
                 .reason(Reason::ReceiveIncomplete { volume: reference.clone() }));
         }
-        let _room = self.reserve(&pool, header.data_bytes, Takes::Unseen, &object)?;
+        let _room = self.reserve(&pool, header.data_bytes, Allocation::Unobserved, &object)?;
         let (content, base, size_bytes) = (header.content, header.base, header.size_bytes);
         let create = Action::Layer(LayerAction::CreateStagingFile { path: staging.clone(), content, base, size_bytes });
         let steps = self.executor.run_steps(vec![create], dry_run)?;

@@ -69,7 +69,7 @@ impl Engine {
             let steps: Vec<Action> = starts.map_while(step).collect();
             return Ok(Some(Done { object: None, steps: self.executor.run_steps(steps, true)?, dry_run }));
         }
-        // One that has been shrunk meanwhile has no further part.
+        // A volume that has been shrunk meanwhile has no further part.
         if let Some(action) = step(trimming.next) {
             // There is nothing to undo, so it can be cancelled before each part.
             let plan = Plan { steps: vec![action], on_failure: Vec::new(), can_be_undone: true };
@@ -99,7 +99,7 @@ impl Engine {
         if trimming.next > Bytes(0) {
             return Err(fault("it was detached while it was being trimmed"));
         }
-        Err(fault("it is not mounted, and only a mounted file system knows what is free in it")
+        Err(fault("it is not mounted, and only a mounted file system can be trimmed")
             .reason(Reason::VolumeNotAttached { volume: reference.clone() }))
     }
 

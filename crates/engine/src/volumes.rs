@@ -1,4 +1,4 @@
-//! Volumes: make, list, inspect, remove, snapshot, clone.
+//! Volumes: create, list, inspect, remove, snapshot, clone.
 
 use bulkhead_api::wire::{Done, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeRollback, VolumeView};
 use bulkhead_core::action::Applied;
@@ -16,15 +16,15 @@ use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::{self, mount_point};
 use uuid::Uuid;
 
-use crate::engine::{Engine, Found, Located, Seen, volume_of};
+use crate::engine::{Engine, ListedVolume, Located, Occupancy, volume_of};
 use crate::findings::lookup_failed;
-use crate::room::{Takes, to_flatten};
+use crate::room::{Allocation, to_flatten};
 
-/// From how full on, in percent, the metadata of a thin pool are left for the volumes that there are.
+/// Used percentage of a thin pool's metadata from which on copies are refused; the rest is left for existing volumes.
 const METADATA_FULL_PCT: f64 = 90.0;
 
 impl Engine {
-    /// Makes a volume with an empty file system. Idempotent: the same request again finds it and does nothing.
+    /// Creates a volume with an empty file system. Idempotent: a repeated request changes nothing.
     ///
     /// # Errors
     /// `InvalidArgument`, `NotFound` (pool), `AlreadyExists` (of another size or kind), `NoSpace`.
@@ -78,9 +78,11 @@ impl Engine {
                 .reason(Reason::OnDemandNeedsThin { pool: pool.name.clone() }));
         }
         Self::check_size(&space, size_bytes, &object)?;
-        // Provisioned on demand, it needs none yet.
+        // A volume provisioned on demand needs no space yet.
         let _room = match wanted.provision {
-            Provision::Full => Some(self.reserve(&pool, size_bytes, Takes::New(reference.name.clone()), &object)?),
+            Provision::Full => {
+                Some(self.reserve(&pool, size_bytes, Allocation::New(reference.name.clone()), &object)?)
+            }
             Provision::OnDemand => None,
         };
         let steps = self.executor.run(&volume::create(backend.as_ref(), &wanted), dry_run)?;
@@ -98,7 +100,7 @@ impl Engine {
             Some(name) => vec![self.pool(name)?],
             None => self.pools()?.into_iter().filter_map(Result::ok).collect(),
         };
-        let seen = self.seen()?;
+        let seen = self.occupancy()?;
         let mut views = Vec::new();
         for pool in pools {
             let backend = backend::backend(&pool);
@@ -143,7 +145,7 @@ impl Engine {
             self.check_tenants_readable()?;
         }
         self.check_unmapped(&volume)?;
-        self.check_lends_nothing(&pool, &volume)?;
+        self.check_has_no_readers(&pool, &volume)?;
         if let (Some(tenant), _) = self.holders(reference)? {
             if !force {
                 let cause = format!("it is mounted for tenant {tenant}");
@@ -158,7 +160,7 @@ impl Engine {
     }
 
     /// Refuses the removal of a snapshot on LVM from which block servers of its clones read.
-    fn check_lends_nothing(&self, pool: &Pool, snapshot: &Volume) -> Result<(), Fault> {
+    fn check_has_no_readers(&self, pool: &Pool, snapshot: &Volume) -> Result<(), Fault> {
         for reference in self.readers_in(pool, snapshot)? {
             if let (Some(tenant), _) = self.holders(&reference)? {
                 let cause = format!("its clone {reference} shares memory with it, and is mounted for tenant {tenant}");
@@ -188,7 +190,7 @@ impl Engine {
         Ok(clones.map(|clone| clone.reference()).collect())
     }
 
-    /// Makes a snapshot (read-only) or a clone, where the pool supports it. The origin may be mounted. Idempotent.
+    /// Creates a snapshot (read-only) or a clone, where the pool supports it. The origin may be mounted. Idempotent.
     ///
     /// # Errors
     /// `Unsupported` on thick pools and on loop devices, `AlreadyExists`; `NoSpace` for one that is being flattened.
@@ -213,7 +215,7 @@ impl Engine {
                 PoolSource::Lvm { .. } => default_read_from(&pool),
             }),
             domain: request.domain.clone().or_else(|| origin.domain.clone()),
-            // What a container's root may do is not its copy's; where its data is, is.
+            // A copy inherits the directory that is mounted, but not `suid` and `dev`.
             mount_options: MountOptions {
                 subdir: request.mount_options.subdir.clone().or_else(|| origin.mount_options.subdir.clone()),
                 ..request.mount_options
@@ -237,15 +239,15 @@ impl Engine {
         let _room = self.reserve_for_copy(&pool, backend.as_ref(), &origin)?;
         let steps = self.executor.run(&plan, dry_run)?;
         self.check_layers(&pool);
-        // It is maintained by its new record.
-        self.watched().remove(reference);
+        // It is maintained by its new record from now on.
+        self.mounted_volumes().remove(reference);
         let ready = copy.with_state(VolumeState::Ready);
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &ready));
         Ok(Done { object, steps, dry_run })
     }
 
-    /// Refuses a copy in a thin pool whose metadata are nearly used up: each takes some, and so does each first write to it; when they
-    /// are used up, all volumes of the pool refuse writes.
+    /// Refuses a copy in a thin pool whose metadata is nearly full. Each copy, and the first write to each of its blocks, needs metadata;
+    /// when it is full, all volumes of the pool refuse writes.
     fn check_metadata(&self, pool: &Pool, copy: &Volume) -> Result<(), Fault> {
         let PoolSource::Lvm { vg, thin_pool: Some(thin), .. } = &pool.source else { return Ok(()) };
         let used = self.host().space(&pool.source)?.metadata_pct;
@@ -260,7 +262,7 @@ impl Engine {
     /// Reverts a detached volume to one of its snapshots; later changes are lost.
     ///
     /// # Errors
-    /// `InUse`, `NotFound`, `InvalidArgument` for what is no snapshot of it, or without the confirmation; `Unsupported` on LVM.
+    /// `InUse`, `NotFound`, `InvalidArgument` if it is not a snapshot of it, or without confirmation; `Unsupported` on LVM.
     pub fn volume_rollback(
         &self,
         reference: &VolumeRef,
@@ -278,7 +280,7 @@ impl Engine {
         self.check_unheld(reference)?;
         self.check_unmapped(&volume)?;
         if !request.lose_changes {
-            let cause = format!("what was written to it since {to} was created would be lost");
+            let cause = format!("all changes since {to} was created would be lost");
             return Err(Fault::new(Code::InvalidArgument, object, cause)
                 .reason(Reason::WouldLoseChanges { volume: reference.clone() }));
         }
@@ -291,7 +293,7 @@ impl Engine {
     /// Starts or stops flattening a copied volume, in the background and while it is in use. Idempotent.
     ///
     /// # Errors
-    /// `NoSpace`; `Unsupported` for one that is no copy in a file pool.
+    /// `NoSpace`; `Unsupported` if it is not a copy in a file pool.
     pub fn volume_flatten(
         &self,
         reference: &VolumeRef,
@@ -305,7 +307,7 @@ impl Engine {
             let mut steps = Vec::new();
             if volume.flatten {
                 steps.extend(self.executor.run_steps(vec![backend.record(&volume, &now)], dry_run)?);
-                steps.extend(self.remount_watched(reference, dry_run)?);
+                steps.extend(self.remount(reference, dry_run)?);
             }
             let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &now));
             return Ok(Done { object, steps, dry_run });
@@ -325,10 +327,11 @@ impl Engine {
             .hint("nothing needs to be done: it does not depend on another volume"));
         };
         // Once recorded, it counts as reserved.
-        let _room = self.reserve(&pool, to_flatten(&volume, &shared), Takes::Promised(volume.name.clone()), &object)?;
+        let _room =
+            self.reserve(&pool, to_flatten(&volume, &shared), Allocation::Flattening(volume.name.clone()), &object)?;
         let now = Volume { flatten: true, ..volume.clone() };
         let mut steps = self.executor.run_steps(vec![backend.record(&volume, &now)], dry_run)?;
-        steps.extend(self.remount_watched(reference, dry_run)?);
+        steps.extend(self.remount(reference, dry_run)?);
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &now));
         Ok(Done { object, steps, dry_run })
     }
@@ -342,18 +345,18 @@ impl Engine {
         }
         let done = Volume { flatten: false, ..volume.clone() };
         self.executor.run_steps(vec![backend.record(&volume, &done)], false)?;
-        self.remount_watched(reference, false)?;
+        self.remount(reference, false)?;
         self.executor.run_steps(backend.sweep(), false).map(drop)
     }
 
     /// Mounts a volume again as recorded now, if it is mounted.
-    fn remount_watched(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
-        let Some(watched) = self.watched().remove(reference) else { return Ok(Vec::new()) };
+    fn remount(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+        let Some(watched) = self.mounted_volumes().remove(reference) else { return Ok(Vec::new()) };
         self.mount_for(&watched.tenant, reference, dry_run)
     }
 
-    /// The volume of this name, if there is one. Refuses a name under which the pool has something that is no volume of ours, so that
-    /// undoing never removes it.
+    /// The volume of this name, if there is one. Fails if the pool has something else of that name, so that undoing an operation never
+    /// removes it.
     pub(crate) fn named(&self, pool: &Pool, name: &Name) -> Result<Option<Volume>, Fault> {
         let (volume, other) = match &pool.source {
             PoolSource::File { directory, .. } => {
@@ -382,21 +385,21 @@ impl Engine {
     }
 
     pub(crate) fn volume_view(&self, pool: &Pool, backend: &dyn Backend, volume: &Volume) -> VolumeView {
-        let (seen, fault) = match self.seen() {
-            Ok(seen) => (seen, None),
-            Err(fault) => (Seen::default(), Some(fault)),
+        let (occupancy, fault) = match self.occupancy() {
+            Ok(occupancy) => (occupancy, None),
+            Err(fault) => (Occupancy::default(), Some(fault)),
         };
         let journal = self.journal_bytes(backend, volume);
-        let mut view = self.volume_view_on(&self.below(pool), &seen, backend, volume, journal);
+        let mut view = self.volume_view_on(&self.below(pool), &occupancy, backend, volume, journal);
         view.findings.extend(fault.map(lookup_failed));
         VolumeView { findings: in_order(view.findings), ..view }
     }
 
-    /// `below` are the physical devices of the pool and what is to be known of them, which all its volumes share.
+    /// `below`: the physical devices of the pool and findings about them, which are the same for all its volumes.
     fn volume_view_on(
         &self,
         below: &(Vec<String>, Vec<Finding>),
-        seen: &Seen,
+        occupancy: &Occupancy,
         backend: &dyn Backend,
         volume: &Volume,
         journal: Option<Bytes>,
@@ -405,8 +408,8 @@ impl Engine {
         let mut note = |fault: Fault| findings.push(lookup_failed(fault));
         let device = backend.device(volume);
         let open = self.host().open_device(&device).map_err(&mut note).ok().flatten();
-        let mounted_at = Some(mount_point(&self.dirs.run, volume)).filter(|target| seen.mounts.contains(target));
-        let tenant = seen.holders.get(&volume.reference()).cloned();
+        let mounted_at = Some(mount_point(&self.dirs.run, volume)).filter(|target| occupancy.mounts.contains(target));
+        let tenant = occupancy.holders.get(&volume.reference()).cloned();
         let layers = self.host().layers(&device).map_err(&mut note).ok().flatten();
         let (physical_devices, of_devices) = below.clone();
         let accounting = match (&mounted_at, &tenant) {
@@ -417,7 +420,7 @@ impl Engine {
         let facts = VolumeFacts {
             backing: open.as_ref().map(|open| &open.backing),
             layers: layers.as_ref(),
-            is_mapped: seen.mapped.contains(&self.dirs.mapping_record(volume.uuid)),
+            is_mapped: occupancy.mapped.contains(&self.dirs.mapping_record(volume.uuid)),
             journal,
             accounting: Some(&accounting),
         };
@@ -447,7 +450,7 @@ impl Engine {
     }
 
     /// The volumes of a pool that an interrupted operation left, and those with damaged records.
-    pub(crate) fn unfinished(found: Vec<Found>) -> (Vec<Volume>, Vec<Fault>) {
+    pub(crate) fn unfinished(found: Vec<ListedVolume>) -> (Vec<Volume>, Vec<Fault>) {
         let mut unfinished = Vec::new();
         let mut faults = Vec::new();
         for item in found {
@@ -470,7 +473,7 @@ pub(crate) fn is_thin(pool: &Pool) -> bool {
     matches!(pool.source, PoolSource::Lvm { thin_pool: Some(_), .. })
 }
 
-/// Where volumes of a pool read shared blocks by default: on LVM a volume that shares nothing does better without a block server.
+/// Where volumes of a pool read shared blocks by default: on LVM a volume without shared blocks is faster without a block server.
 fn default_read_from(pool: &Pool) -> ReadFrom {
     match pool.source {
         PoolSource::File { .. } => ReadFrom::default(),
@@ -481,13 +484,13 @@ fn default_read_from(pool: &Pool) -> ReadFrom {
 /// Refuses sources of shared blocks that a volume cannot have.
 fn check_sharing(pool: &Pool, request: &VolumeCopy, copy: &Volume, origin: &Volume) -> Result<(), Fault> {
     let object = || format!("volume {}", copy.reference());
-    let asked = request.read_from.is_some() || request.domain.is_some();
+    let is_requested = request.read_from.is_some() || request.domain.is_some();
     match &pool.source {
         PoolSource::File { server: Server::Auto, .. } => {}
         PoolSource::Lvm { thin_pool: Some(_), .. } if request.domain.is_none() => {
             check_sharing_on_lvm(request, copy, origin)?;
         }
-        _ if asked => {
+        _ if is_requested => {
             let cause = "only volumes with their own block server can choose where shared blocks are read from";
             return Err(Fault::new(Code::Unsupported, object(), cause).reason(Reason::ReadFromFixed));
         }
@@ -500,7 +503,7 @@ fn check_sharing(pool: &Pool, request: &VolumeCopy, copy: &Volume, origin: &Volu
     Ok(())
 }
 
-/// On a thin pool a clone can share memory with the snapshot that it is made of.
+/// On a thin pool a clone can share page cache with the snapshot that it was made from.
 fn check_sharing_on_lvm(request: &VolumeCopy, copy: &Volume, origin: &Volume) -> Result<(), Fault> {
     let refused = |code, cause: &str| Fault::new(code, format!("volume {}", copy.reference()), cause);
     if copy.read_from == ReadFrom::Disk {

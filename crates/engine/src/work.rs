@@ -40,7 +40,7 @@ pub(crate) trait WorkerJob: Send + Sync + 'static {
         None
     }
 
-    /// Does what has to precede the worker, and returns the worker's task and the tenant that pays.
+    /// Prepares the work, and returns the worker's task and the tenant that pays.
     ///
     /// # Errors
     /// Why the job is impossible.
@@ -64,7 +64,7 @@ pub(crate) trait WorkerJob: Send + Sync + 'static {
     /// Prepares the import of what the worker has unpacked, and returns the order to go on.
     ///
     /// # Errors
-    /// Why it cannot be.
+    /// Why it cannot be prepared.
     fn staged(&self, _engine: &Engine, staged: &Staged) -> Result<Order, Fault> {
         Err(unexpected(&Report::Staged(*staged)))
     }
@@ -74,10 +74,10 @@ pub(crate) trait WorkerJob: Send + Sync + 'static {
         false
     }
 
-    /// Removes that.
+    /// Cleans up.
     ///
     /// # Errors
-    /// Why it cannot be removed now.
+    /// Why that fails now.
     fn clean_up(&self, _engine: &Engine) -> Result<(), Fault> {
         Ok(())
     }
@@ -85,7 +85,7 @@ pub(crate) trait WorkerJob: Send + Sync + 'static {
     /// The step that follows the worker's part, if there is one.
     fn last_step(&self) -> Option<String>;
 
-    /// Does that.
+    /// Performs the last step.
     ///
     /// # Errors
     /// Those of the operation.
@@ -124,7 +124,7 @@ impl Engine {
 
     /// The payer: a tenant, or the shared cgroup of workers without one.
     fn payer(&self, tenant: Option<&Name>) -> Result<Payer, Fault> {
-        let engine = self.uncounted();
+        let engine = self.without_fault_injection();
         if let Some(tenant) = tenant {
             return Ok(Payer { engine, cgroup: slices::server(tenant), is_shared: false });
         }
@@ -140,9 +140,9 @@ impl Engine {
     pub(crate) fn remove_shared_cgroup(&self) {
         let is_last = self.tenants().is_ok_and(|tenants| tenants.is_empty());
         for action in remove_cgroup(is_last) {
-            // It may still have the process of a worker that is being killed: then the next one finds it.
+            // A worker that is being killed may still be in it; then the next call removes it.
             if let Err(fault) = self.host().apply(&action, &Job::internal()) {
-                tracing::debug!(step = %action, %fault, "not now");
+                tracing::debug!(step = %action, %fault, "not removed now");
                 break;
             }
         }
@@ -219,7 +219,7 @@ impl<'a> RunningWorker<'a> {
             stream.ahead.chunks(MAX_MESSAGE_BYTES).try_for_each(|part| packet::send(self.worker.control(), part, None))
         });
         self.stream = Some(stream.socket);
-        // What it says last, or how it ended, tells more than that it cannot be told anything.
+        // The worker's last report or its exit status is more useful than the failed send.
         handed.or_else(|_| self.next_event().map(drop))
     }
 
@@ -250,7 +250,7 @@ impl<'a> RunningWorker<'a> {
                 other @ Report::Ready => break Err(unexpected(&other)),
             }
         };
-        // It has nothing more to do but to end; what has locks must not have them any more when its job has ended.
+        // Wait until it exits: its locks must be released when the job ends.
         self.worker.ended(EXIT_LIMIT);
         outcome
     }

@@ -201,7 +201,7 @@ fn only_volumes_that_can_be_trimmed_are_trimmed() {
             exit 8
             ----- stderr
             volume files/sparse: 1 MiB of free space trimmed
-            warning: volume files/detached: it is not mounted, and only a mounted file system knows what is free in it
+            warning: volume files/detached: it is not mounted, and only a mounted file system can be trimmed
             error: volume files/full: it was written in advance, so that no later write changes metadata that all tenants share: trimming would undo that
         "#]],
     );
@@ -246,7 +246,7 @@ fn only_volumes_that_can_be_trimmed_are_trimmed() {
                 {
                   "code": "invalid_argument",
                   "object": "volume files/detached",
-                  "cause": "it is not mounted, and only a mounted file system knows what is free in it",
+                  "cause": "it is not mounted, and only a mounted file system can be trimmed",
                   "hint": "attach files/detached to a tenant first",
                   "reason": {
                     "reason": "volume_not_attached",

@@ -25,7 +25,7 @@ fn with_pool() -> (Sim, Engine) {
     (sim, engine)
 }
 
-/// A tenant with so many volumes: where they are mounted.
+/// Creates a tenant with `count` volumes; returns their mount points.
 fn with_volumes(engine: &Engine, tenant: &str, count: usize) -> Vec<PathBuf> {
     let volumes: Vec<VolumeRef> = (0..count).map(|n| format!("p/{tenant}{n}").parse().unwrap()).collect();
     for volume in &volumes {
@@ -45,13 +45,13 @@ fn with_volumes(engine: &Engine, tenant: &str, count: usize) -> Vec<PathBuf> {
     targets
 }
 
-/// How many of the volumes that are mounted there have their journal threads where they belong.
+/// The number of volumes whose journal threads are in the right cgroup.
 fn n_placed(sim: &Sim, targets: &[PathBuf]) -> usize {
     targets.iter().filter(|target| sim.journal_of(target).is_some()).count()
 }
 
 #[test]
-fn a_volume_that_is_as_it_was_costs_no_step() {
+fn an_unchanged_volume_costs_no_step() {
     let (sim, engine) = with_pool();
     let steps_of_a_check = || {
         let before = sim.n_steps();
@@ -61,7 +61,7 @@ fn a_volume_that_is_as_it_was_costs_no_step() {
     let (mut targets, mut costs) = (Vec::new(), Vec::new());
     for (name, count) in [("a", 10), ("b", 90)] {
         targets.extend(with_volumes(&engine, name, count));
-        // What was mounted since the last check is looked at in full.
+        // Volumes mounted since the last check are examined in full.
         assert!(steps_of_a_check() >= 2 * count);
         costs.push(steps_of_a_check());
     }
@@ -71,7 +71,7 @@ fn a_volume_that_is_as_it_was_costs_no_step() {
         + tenant::move_version_0_1_processes(&name, &slices::payload(&name), &[]).len()
         + 2;
     assert!(costs[1] <= costs[0] + of_a_tenant, "{costs:?}: it grows with the number of volumes");
-    // A proof of what was is none of what is: each time that they are lost.
+    // A proof does not hold any more once journal threads are lost, each time.
     for _ in 0..2 {
         sim.lose_journals();
         assert_eq!(n_placed(&sim, &targets), 0);
@@ -89,7 +89,7 @@ fn many_volumes_take_turns_in_the_periodic_check() {
     (0..bound).for_each(|_| engine.tick());
     targets.iter().for_each(|target| sim.unmount(target));
     engine.tick();
-    // That nothing is mounted is seen at once, of all of them.
+    // A missing mount is detected at once, for all volumes.
     let points = engine.host().mount_points().unwrap();
     assert!(targets.iter().all(|target| points.contains(target)));
     sim.lose_journals();
@@ -100,42 +100,42 @@ fn many_volumes_take_turns_in_the_periodic_check() {
     assert!(engine.problems().is_empty());
 }
 
-/// How many volumes a check would look at now, and whether those are all that there are.
-fn would_look_at(engine: &Engine) -> (usize, bool) {
+/// The number of volumes that a check would examine now, and whether these are all.
+fn to_check(engine: &Engine) -> (usize, bool) {
     let roster = engine.roster(&mut Vec::new());
-    let (mounts, changes) = (engine.host().mount_points().unwrap(), engine.watched().changes());
+    let (mounts, changes) = (engine.host().mount_points().unwrap(), engine.mounted_volumes().changes());
     let now = MountState { roster, mounts, changes };
-    let look = engine.turn(&now);
-    (look.slots.len(), look.has_all_slots)
+    let round = engine.next_round(&now);
+    (round.slots.len(), round.has_all_slots)
 }
 
 #[test]
-fn all_volumes_are_looked_at_only_when_something_has_changed() {
+fn all_volumes_are_checked_only_after_a_change() {
     let (sim, engine) = with_pool();
     let targets = with_volumes(&engine, "a", 2 * PROVED);
     let settle = || {
-        // By the first one all are mounted, and by the second one nothing is changed.
+        // The first check mounts all, and the second one changes nothing.
         (0..2).for_each(|_| engine.tick());
-        let (n, all) = would_look_at(&engine);
+        let (n, all) = to_check(&engine);
         assert!(n <= PROVED + IN_FULL && !all, "{n}");
     };
     settle();
     let n_all = targets.len();
     sim.unmount(&targets[7]);
-    assert_eq!(would_look_at(&engine), (n_all, true));
+    assert_eq!(to_check(&engine), (n_all, true));
     settle();
     assert!(engine.host().is_mounted(&targets[7]).unwrap());
-    engine.watched().remove(&"p/a9".parse().unwrap());
-    assert_eq!(would_look_at(&engine), (n_all, true));
+    engine.mounted_volumes().remove(&"p/a9".parse().unwrap());
+    assert_eq!(to_check(&engine), (n_all, true));
     settle();
     let detach = TenantSet { detach: vec!["p/a11".parse().unwrap()], ..TenantSet::default() };
     engine.tenant_set(&"a".parse().unwrap(), &detach, false).unwrap();
-    assert_eq!(would_look_at(&engine), (n_all - 1, true));
+    assert_eq!(to_check(&engine), (n_all - 1, true));
     settle();
 }
 
 #[test]
-fn what_cannot_be_listed_is_looked_after_as_before() {
+fn records_that_cannot_be_listed_are_maintained_as_before() {
     let (sim, engine) = with_pool();
     let targets = with_volumes(&engine, "a", 10);
     engine.tick();
@@ -154,7 +154,7 @@ fn what_cannot_be_listed_is_looked_after_as_before() {
 }
 
 #[test]
-fn many_leases_take_turns_and_one_that_does_not_end_is_tried_each_time() {
+fn many_leases_take_turns_and_one_that_cannot_be_ended_is_retried_each_time() {
     let (sim, engine) = with_pool();
     let n_leases = 3 * LEASES;
     let targets = with_volumes(&engine, "a", n_leases);
@@ -172,12 +172,12 @@ fn many_leases_take_turns_and_one_that_does_not_end_is_tried_each_time() {
     assert_eq!((n_mounted(), engine.leases().unwrap().len()), (n_leases, n_leases));
     sim.set_process(1000, None);
     sim.set_busy(&targets[0], true);
-    let is_noticed = (0..n_leases.div_ceil(LEASES)).any(|_| {
+    let is_detected = (0..n_leases.div_ceil(LEASES)).any(|_| {
         engine.tick();
         !engine.problems().is_empty()
     });
-    assert!(is_noticed);
-    // It has just had its turn, and two thirds of the others come before its next one.
+    assert!(is_detected);
+    // It was just checked, and two thirds of the others come before its next turn.
     sim.set_busy(&targets[0], false);
     engine.tick();
     assert_eq!((n_mounted(), engine.leases().unwrap().len()), (n_leases - 1, n_leases - 1));
@@ -191,7 +191,7 @@ fn many_leases_take_turns_and_one_that_does_not_end_is_tried_each_time() {
 }
 
 #[test]
-fn a_tenant_that_is_as_it_was_costs_no_step() {
+fn an_unchanged_tenant_costs_no_step() {
     let (sim, engine) = with_pool();
     let names: Vec<Name> = (0..TENANTS).map(|n| format!("t{n:02}").parse().unwrap()).collect();
     names.iter().for_each(|name| drop(with_volumes(&engine, name.as_str(), 0)));
@@ -200,19 +200,19 @@ fn a_tenant_that_is_as_it_was_costs_no_step() {
         engine.tick();
         sim.n_steps() - before
     };
-    let of_all = steps_of_a_check();
-    let of_those_in_full = steps_of_a_check();
-    assert_eq!(of_those_in_full * TENANTS, of_all * TENANTS_IN_FULL);
-    // Not one of the two whose turn it is then.
+    let cost_of_all = steps_of_a_check();
+    let cost_of_full = steps_of_a_check();
+    assert_eq!(cost_of_full * TENANTS, cost_of_all * TENANTS_IN_FULL);
+    // A tenant that is not examined in full this time.
     let (slice, of_io) = (slices::tenant(&names[TENANTS - 1]), "io.weight");
     let before = sim.cgroup_file(&slice, of_io).unwrap();
     sim.set_cgroup_file(&slice, of_io, "default 1");
-    assert!(steps_of_a_check() > of_those_in_full);
+    assert!(steps_of_a_check() > cost_of_full);
     assert_eq!(sim.cgroup_file(&slice, of_io).unwrap(), before);
-    assert_eq!(steps_of_a_check(), of_those_in_full);
-    // Other records: perhaps of what was written.
+    assert_eq!(steps_of_a_check(), cost_of_full);
+    // Changed records invalidate the proofs.
     with_volumes(&engine, "other", 0);
-    assert!(steps_of_a_check() >= of_all);
+    assert!(steps_of_a_check() >= cost_of_all);
     assert!(engine.problems().is_empty());
 }
 

@@ -32,7 +32,7 @@ const JOURNAL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The running holds and the state of their controllers.
 #[derive(Debug, Default)]
-pub struct Holder {
+pub struct RunningHolds {
     running: BTreeMap<DevName, Running>,
 }
 
@@ -74,7 +74,7 @@ impl Running {
         }
         let (busy, cost_used) = (host.device_busy(&facts.name)?, host.cost_used(facts.dev));
         let tenants = self.counters(engine, facts.dev)?;
-        // An arm takes as long for a small operation as for one of a megabyte.
+        // A seek takes as long for a small request as for a large one.
         let largest = facts.largest_request.filter(|_| !facts.rotational);
         Ok(Reading { at_ns, seen: Arc::clone(seen), busy, cost_used, largest, tenants })
     }
@@ -117,7 +117,7 @@ impl Running {
     fn step(&mut self, engine: &Engine, seen: &Arc<Activity>, at_ns: u64) -> Result<(), Fault> {
         let reading = self.read(engine, seen, at_ns)?;
         let Some(HoldStep { actions, step, weights, fsync_p99 }) = self.holding.step(reading) else { return Ok(()) };
-        // One whose cgroup went in between does not keep the others from theirs.
+        // A cgroup that was removed meanwhile does not affect the other actions.
         for action in actions.into_iter().chain(self.due_journal_moves()) {
             match engine.executor.run_steps(vec![action], false) {
                 Err(fault) if fault.code != Code::NotFound => return Err(fault),
@@ -134,7 +134,7 @@ impl Running {
         Ok(())
     }
 
-    /// Discards what the controller knew, and lifts all caps.
+    /// Resets the controller's state, and lifts all caps.
     fn fail(&mut self, engine: &Engine, fault: Fault) {
         let device = &self.holding.hold().device;
         let was = self.outcome.as_ref().and_then(|outcome| outcome.reason.as_ref().err());
@@ -182,7 +182,7 @@ impl Running {
     }
 }
 
-impl Holder {
+impl RunningHolds {
     /// Resumes the recorded holds. Their leases restart.
     #[must_use]
     pub fn new(holds: Vec<Hold>) -> Self {

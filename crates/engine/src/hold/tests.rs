@@ -47,7 +47,7 @@ fn weight(sim: &Sim, tenant: &str) -> Option<String> {
     sim.cgroup_file(format!("bulkhead.slice/bulkhead-{tenant}.slice"), "io.bfq.weight sda")
 }
 
-/// What was observed after so many seconds: both do the same of their own, and `a` has as much journal I/O on top.
+/// The observation after so many seconds: both have the same I/O, and `a` has as much journal I/O in addition.
 fn seen(seconds: u64) -> Activity {
     let journal = |bytes: u64| JournalBytes { commit_bytes: bytes * seconds, ..JournalBytes::default() };
     let container = |name: &str, own: u64, caused: u64| ContainerView {
@@ -80,18 +80,18 @@ fn seen(seconds: u64) -> Activity {
     }
 }
 
-fn holder(engine: &Engine) -> Holder {
-    Holder::new(engine.holds().unwrap())
+fn running_holds(engine: &Engine) -> RunningHolds {
+    RunningHolds::new(engine.holds().unwrap())
 }
 
-fn steps(holder: &mut Holder, engine: &Engine, seconds: std::ops::Range<u64>) {
+fn steps(holds: &mut RunningHolds, engine: &Engine, seconds: std::ops::Range<u64>) {
     for second in seconds {
-        holder.step(engine, Ok(seen(second)), second * SECOND);
+        holds.step(engine, Ok(seen(second)), second * SECOND);
     }
 }
 
 #[test]
-fn weights_are_set_on_the_device_alone_and_taken_back() {
+fn weights_are_set_on_one_device_and_reset() {
     let (sim, engine) = host();
     let asked = request(&[("a", 70.0), ("b", 30.0)]);
     let dry = engine.hold_start(&asked, true).unwrap();
@@ -114,7 +114,7 @@ fn weights_are_set_on_the_device_alone_and_taken_back() {
 }
 
 #[test]
-fn what_cannot_be_held_is_refused_and_leaves_nothing() {
+fn invalid_holds_are_refused_and_leave_nothing() {
     let (sim, engine) = host();
     let refused = |request: &HoldStart| engine.hold_start(request, false).unwrap_err();
     let code = |tenants: &[(&str, f64)]| refused(&request(tenants)).code;
@@ -135,10 +135,10 @@ fn what_cannot_be_held_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn journal_io_is_taken_off_the_weight_and_a_restart_goes_on() {
+fn journal_io_lowers_the_weight_and_a_restart_continues() {
     let (sim, engine) = host();
     engine.hold_start(&request(&[("a", 1.0), ("b", 1.0)]), false).unwrap();
-    let mut first = holder(&engine);
+    let mut first = running_holds(&engine);
     steps(&mut first, &engine, 1..4);
     assert_eq!(weight(&sim, "a").as_deref(), Some("100"));
     steps(&mut first, &engine, 4..8);
@@ -148,8 +148,8 @@ fn journal_io_is_taken_off_the_weight_and_a_restart_goes_on() {
     let view = &first.views()[0];
     assert_eq!((view.state.as_str(), view.standings[0].weight), ("corrected", lowered));
     assert!((view.standings[0].achieved_share - 2.0 / 3.0).abs() < 1e-9, "{view:?}");
-    // A daemon that starts anew finds the record, and changes nothing before it knows.
-    let mut second = holder(&engine);
+    // A restarted daemon finds the record, and changes nothing before it has data.
+    let mut second = running_holds(&engine);
     steps(&mut second, &engine, 8..12);
     assert_eq!(second.views()[0].state, "starting");
     assert_eq!(weight(&sim, "a"), Some(lowered.to_string()));
@@ -159,12 +159,12 @@ fn journal_io_is_taken_off_the_weight_and_a_restart_goes_on() {
 fn a_hold_ends_by_the_devices_path_too() {
     let (sim, engine) = host();
     let hold = engine.hold_start(&request(&[("a", 1.0), ("b", 1.0)]), false).unwrap().object.unwrap();
-    let mut holder = holder(&engine);
-    assert_eq!(holder.begin(hold).state, "starting");
+    let mut holds = running_holds(&engine);
+    assert_eq!(holds.begin(hold).state, "starting");
     engine.hold_stop("/dev/sda", false).unwrap();
-    holder.end("/dev/sda");
-    assert!(holder.is_empty());
-    steps(&mut holder, &engine, 1..9);
+    holds.end("/dev/sda");
+    assert!(holds.is_empty());
+    steps(&mut holds, &engine, 1..9);
     assert_eq!(weight(&sim, "a"), None);
 }
 
@@ -172,8 +172,8 @@ fn a_hold_ends_by_the_devices_path_too() {
 fn another_program_that_sets_a_weight_is_reported_and_left_alone() {
     let (sim, engine) = host();
     engine.hold_start(&request(&[("a", 1.0), ("b", 1.0)]), false).unwrap();
-    let mut holder = holder(&engine);
-    steps(&mut holder, &engine, 1..4);
+    let mut holds = running_holds(&engine);
+    steps(&mut holds, &engine, 1..4);
     let theirs = Action::Cgroup(CgroupAction::SetWeight {
         cgroup: "bulkhead.slice/bulkhead-b.slice".parse().unwrap(),
         file: "io.bfq.weight".to_owned(),
@@ -181,28 +181,28 @@ fn another_program_that_sets_a_weight_is_reported_and_left_alone() {
         weight: 777,
     });
     engine.executor.run_steps(vec![theirs], false).unwrap();
-    steps(&mut holder, &engine, 4..20);
-    let view = &holder.views()[0];
+    steps(&mut holds, &engine, 4..20);
+    let view = &holds.views()[0];
     assert_eq!((view.state.as_str(), view.corrections), ("other_writer", 0));
     assert!(view.reason.contains("from 100 to 777"), "{}", view.reason);
     assert_eq!(weight(&sim, "b").as_deref(), Some("777"));
 }
 
 #[test]
-fn what_goes_away_meanwhile_does_no_harm() {
+fn containers_and_controllers_may_disappear_during_a_hold() {
     let (sim, engine) = host();
     let leased = HoldStart { lease_seconds: Some(0), ..request(&[("a", 1.0), ("b", 1.0)]) };
     let hold = engine.hold_start(&leased, false).unwrap().object.unwrap();
-    let mut holder = Holder::default();
-    holder.begin(Hold { lease_seconds: None, ..hold });
-    steps(&mut holder, &engine, 1..8);
-    // A container goes.
+    let mut holds = RunningHolds::default();
+    holds.begin(Hold { lease_seconds: None, ..hold });
+    steps(&mut holds, &engine, 1..8);
+    // A container is removed.
     engine.tenant_remove(&"b".parse().unwrap(), true, false).unwrap();
-    steps(&mut holder, &engine, 8..20);
-    assert_eq!(holder.views()[0].state, "no_contenders");
-    // The observation fails, and comes back.
-    holder.step(&engine, Err(Fault::new(Code::Unavailable, "observation", "gone")), 20 * SECOND);
-    let view = &holder.views()[0];
+    steps(&mut holds, &engine, 8..20);
+    assert_eq!(holds.views()[0].state, "no_contenders");
+    // The observation fails, and works again.
+    holds.step(&engine, Err(Fault::new(Code::Unavailable, "observation", "gone")), 20 * SECOND);
+    let view = &holds.views()[0];
     assert_eq!(
         (
             view.state.as_str(),
@@ -210,16 +210,16 @@ fn what_goes_away_meanwhile_does_no_harm() {
         ),
         ("failed", Some("device sda".to_owned()))
     );
-    steps(&mut holder, &engine, 21..23);
-    assert_eq!(holder.views()[0].state, "starting");
-    // The controller goes.
+    steps(&mut holds, &engine, 21..23);
+    assert_eq!(holds.views()[0].state, "starting");
+    // The controller is disabled.
     engine.device_control("sda", &DeviceControl { policy: None }, false).unwrap();
-    steps(&mut holder, &engine, 23..24);
-    assert_eq!(holder.views()[0].state, "failed");
-    // Whoever asked for it goes: what is recorded has a lease of no time.
-    let mut holder = self::holder(&engine);
-    steps(&mut holder, &engine, 24..25);
-    assert!(holder.is_empty() && engine.holds().unwrap().is_empty());
+    steps(&mut holds, &engine, 23..24);
+    assert_eq!(holds.views()[0].state, "failed");
+    // The client is gone: the recorded lease has expired.
+    let mut holds = running_holds(&engine);
+    steps(&mut holds, &engine, 24..25);
+    assert!(holds.is_empty() && engine.holds().unwrap().is_empty());
     assert_eq!(weight(&sim, "a"), None);
 }
 
@@ -228,7 +228,7 @@ fn io_max(sim: &Sim, tenant: &str) -> Option<String> {
 }
 
 #[test]
-fn who_is_held_back_by_no_weight_is_capped_and_freed_again() {
+fn a_tenant_that_weights_do_not_restrain_is_capped_and_released() {
     let (sim, engine) = host();
     let limited = Action::Cgroup(CgroupAction::LimitIo {
         cgroup: "bulkhead.slice/bulkhead-b.slice".parse().unwrap(),
@@ -236,23 +236,23 @@ fn who_is_held_back_by_no_weight_is_capped_and_freed_again() {
         limit: IoMax { ops: RateLimit { read: Some(50), write: None }, bytes: Some(RateLimit::default()) },
     });
     engine.executor.run_steps(vec![limited], false).unwrap();
-    // Whatever its weight is, `a` has two thirds.
+    // `a` gets two thirds, whatever its weight.
     let asked = request(&[("a", 95.0), ("b", 5.0)]);
     engine.hold_start(&asked, false).unwrap();
-    let mut holder = holder(&engine);
-    steps(&mut holder, &engine, 1..40);
-    let view = &holder.views()[0];
+    let mut holds = running_holds(&engine);
+    steps(&mut holds, &engine, 1..40);
+    let view = &holds.views()[0];
     assert_eq!((view.state.as_str(), io_max(&sim, "a")), ("capped", None));
     let cap = view.standings[1].cap.unwrap();
     assert_eq!(io_max(&sim, "b"), Some(format!("rbps=max wbps=max riops={} wiops={cap}", cap.min(50))));
     assert!(view.reason.contains(&format!("b: it is capped at {cap} operations")), "{}", view.reason);
-    // Asked for again, it knows what was there before; a daemon that starts anew goes on with what it finds.
+    // A repeated request keeps the limits from before the hold; a restarted daemon continues with the current cap.
     engine.hold_start(&HoldStart { lease_seconds: Some(60), ..asked }, false).unwrap();
-    let mut second = self::holder(&engine);
+    let mut second = running_holds(&engine);
     steps(&mut second, &engine, 40..43);
     assert_eq!(second.views()[0].state, "capped");
     assert!(io_max(&sim, "b").unwrap().ends_with(&format!("wiops={cap}")));
-    // Nobody watches any more.
+    // Without supervision the cap is lifted.
     second.step(&engine, Err(Fault::new(Code::Unavailable, "observation", "gone")), 43 * SECOND);
     assert_eq!(io_max(&sim, "b").as_deref(), Some("rbps=max wbps=max riops=50 wiops=max"));
     steps(&mut second, &engine, 44..80);
@@ -262,7 +262,7 @@ fn who_is_held_back_by_no_weight_is_capped_and_freed_again() {
 }
 
 #[test]
-fn a_latency_is_promised_in_some_time() {
+fn a_promised_latency_must_not_be_zero() {
     let (_, engine) = host();
     let mut asked = request(&[("a", 1.0), ("b", 1.0)]);
     asked.tenants[0].fsync_p99_us = Some(0);
@@ -273,15 +273,15 @@ fn a_latency_is_promised_in_some_time() {
 }
 
 #[test]
-fn bfq_does_not_wait_for_those_who_wait_for_their_journal() {
+fn bfq_does_not_idle_for_tenants_that_wait_for_their_journal() {
     let (_, engine) = host();
     engine.hold_start(&request(&[("a", 1.0), ("b", 1.0)]), false).unwrap();
-    let mut holder = holder(&engine);
+    let mut holds = running_holds(&engine);
     let mut run = |seconds: std::ops::Range<u64>, syncs: u64| {
         for second in seconds {
             let mut seen = seen(second);
             (0..syncs * second).for_each(|_| seen.containers[0].fsync.record(10_000));
-            holder.step(&engine, Ok(seen), second * SECOND);
+            holds.step(&engine, Ok(seen), second * SECOND);
         }
         STRICT.map(|(tunable, _)| engine.host().tunable(DevNo::new(8, 0), tunable).unwrap())
     };
@@ -318,14 +318,14 @@ fn a_journal_thread_runs_beside_its_container_and_has_its_part_of_the_weight() {
     engine.hold_start(&asked, false).unwrap();
     let leaf = "bulkhead.slice/bulkhead-journal:bulkhead-a.slice";
     assert_eq!(journal_placement(&sim, &engine), (leaf.to_owned(), Some("90".to_owned()), Some("10".to_owned())));
-    let mut holder = holder(&engine);
-    steps(&mut holder, &engine, 1..30);
+    let mut holds = running_holds(&engine);
+    steps(&mut holds, &engine, 1..30);
     let (_, own, journal) = journal_placement(&sim, &engine);
     let [own, journal] = [own, journal].map(|weight| weight.unwrap().parse::<u32>().unwrap());
     let part = f64::from(journal) / f64::from(own + journal);
     assert!((part - 0.25).abs() < 0.05, "{own} and {journal}");
-    assert_eq!(holder.views()[0].standings[0].weight, own + journal);
-    // Asked for again, it is known where the thread was.
+    assert_eq!(holds.views()[0].standings[0].weight, own + journal);
+    // A repeated request keeps the thread's original cgroup.
     engine.hold_start(&HoldStart { lease_seconds: Some(60), ..asked }, false).unwrap();
     engine.hold_stop("sda", false).unwrap();
     assert_eq!(journal_placement(&sim, &engine), (String::new(), None, None));

@@ -52,7 +52,7 @@ impl Api {
         Fut: Future<Output = Result<Reply<R>, Fault>> + Send + 'static,
     {
         self.handled(&route, move |State(service): State<Service>, mut request: Request| async move {
-            let upgrade = Upgrade::of(&mut request);
+            let upgrade = Upgrade::requested_by(&mut request);
             let call = Call::<A, Q, B>::from_request(request, &service).await?;
             let upgrade = match upgrade {
                 None if !call.terms.dry_run => return Err(upgrade::required()),
@@ -60,7 +60,7 @@ impl Api {
             };
             match operation(service, call).await? {
                 Reply::Planned(planned) => Ok(success(planned)),
-                Reply::Stream(begun) => upgrade.map(|upgrade| upgrade.to(begun)).ok_or_else(upgrade::required),
+                Reply::Stream(begun) => upgrade.map(|upgrade| upgrade.switch_to(begun)).ok_or_else(upgrade::required),
             }
         })
     }

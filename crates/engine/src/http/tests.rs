@@ -189,7 +189,7 @@ async fn every_operation_goes_through_the_socket() {
 }
 
 #[tokio::test]
-async fn whatever_goes_wrong_is_a_fault() {
+async fn every_error_is_a_fault() {
     let (dir, sim) = (dir(), sim());
     let daemon = Daemon::start(&dir, &sim).await;
     let long = "n".repeat(300);
@@ -250,7 +250,7 @@ async fn waits_are_listed_on_request() {
 }
 
 #[tokio::test]
-async fn every_documented_path_is_there() {
+async fn every_documented_path_exists() {
     let (dir, sim) = (dir(), sim());
     let daemon = Daemon::start(&dir, &sim).await;
     let (_, document) = daemon.raw(Method::GET, "/v1/openapi.json", "").await;
@@ -307,7 +307,7 @@ async fn two_daemons_cannot_run() {
 }
 
 #[tokio::test]
-async fn an_address_that_is_taken_is_named() {
+async fn an_address_in_use_is_reported() {
     let (dir, sim) = (dir(), sim());
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
@@ -339,7 +339,7 @@ async fn a_stale_socket_is_replaced_and_another_file_is_not() {
 }
 
 #[tokio::test]
-async fn without_a_daemon_the_client_says_so() {
+async fn the_client_reports_a_missing_daemon() {
     let fault = Client::new(PathBuf::from("/nonexistent/socket")).pool_list().await.unwrap_err();
     assert_eq!(fault.code, Code::Unavailable);
     assert!(

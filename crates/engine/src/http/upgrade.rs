@@ -23,25 +23,26 @@ use crate::work::Stream;
 pub(super) struct Upgrade(OnUpgrade);
 
 impl Upgrade {
-    /// Whether the request asks for an upgrade.
-    pub(super) fn of(request: &mut Request) -> Option<Self> {
-        let asks = has(request.headers(), &CONNECTION, "upgrade") && has(request.headers(), &UPGRADE, STREAM_PROTOCOL);
-        request.extensions_mut().remove::<OnUpgrade>().filter(|_| asks).map(Self)
+    /// The upgrade, if the request asks for one.
+    pub(super) fn requested_by(request: &mut Request) -> Option<Self> {
+        let is_requested =
+            has(request.headers(), &CONNECTION, "upgrade") && has(request.headers(), &UPGRADE, STREAM_PROTOCOL);
+        request.extensions_mut().remove::<OnUpgrade>().filter(|_| is_requested).map(Self)
     }
 
     /// Upgrades the connection and passes it to a job.
-    pub(super) fn to(self, begun: StartedJob) -> Response {
+    pub(super) fn switch_to(self, job: StartedJob) -> Response {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let headers = response.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, HeaderValue::from_static(STREAM_PROTOCOL));
-        headers.insert(HeaderName::from_static(JOB_HEADER), HeaderValue::from(begun.job));
+        headers.insert(HeaderName::from_static(JOB_HEADER), HeaderValue::from(job.job));
         tokio::spawn(async move {
             match self.0.await.map_err(io::Error::other).and_then(stream) {
-                Ok(stream) => begun.stream(stream),
+                Ok(stream) => job.stream(stream),
                 Err(error) => {
-                    tracing::info!(job = begun.job, %error, "the connection could not be upgraded to a stream")
+                    tracing::info!(job = job.job, %error, "the connection could not be upgraded to a stream")
                 }
             }
         });
@@ -55,7 +56,7 @@ fn has(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
     values.flat_map(|value| value.split(',')).any(|found| found.trim().eq_ignore_ascii_case(word))
 }
 
-/// The socket below a connection that was HTTP.
+/// The socket of an upgraded connection.
 fn stream(upgraded: Upgraded) -> io::Result<Stream> {
     let foreign = |_| io::Error::other("it is not a connection of this server");
     let parts = auto::upgrade::downcast::<TokioIo<UnixStream>>(upgraded).map_err(foreign)?;

@@ -43,12 +43,12 @@ const MAX_MOVES: usize = 100;
 pub(super) struct RootSlice(RwLock<()>);
 
 impl RootSlice {
-    /// Keeps it, if it exists, until the guard is dropped.
-    fn stays(&self) -> impl Drop + '_ {
+    /// Prevents the removal of the slice until the guard is dropped.
+    fn keep(&self) -> impl Drop + '_ {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes it, if it is empty.
+    /// Removes the slice if it is empty.
     fn remove_if_empty<T>(&self, is_empty: impl FnOnce() -> bool, remove: impl FnOnce() -> T) -> Option<T> {
         let _alone = self.0.write().unwrap_or_else(PoisonError::into_inner);
         is_empty().then(remove)
@@ -80,7 +80,7 @@ impl Kernel {
                 Ok(Outcome { changed: true, old: Some(old.to_string()), ..Outcome::DONE })
             }
             A::ResetWeight { cgroup, file, device } => {
-                // The weights on a device vanish with it.
+                // The weights on a device disappear with it.
                 let Some(dev) = block::devno_of_name(&self.roots, device.as_str()) else {
                     return Ok(Outcome::UNCHANGED);
                 };
@@ -118,7 +118,7 @@ impl Kernel {
     }
 
     pub(super) fn create_cgroup(&self, cgroup: &CgroupPath) -> Result<Outcome, Fault> {
-        let _stays = self.root_slice.stays();
+        let _stays = self.root_slice.keep();
         let mut started = false;
         if let Some((systemd, unit)) = self.unit_of(cgroup) {
             if !cgroup::exists(&self.roots, cgroup) {
@@ -383,9 +383,9 @@ mod tests {
         }
     }
 
-    /// Removed as systemd does it: with all that is in it.
+    /// Removes a cgroup as systemd does: with everything in it.
     #[test]
-    fn what_is_made_in_the_slice_above_all_tenants_is_not_removed_with_it() {
+    fn cgroups_created_concurrently_in_the_root_slice_are_not_removed() {
         let base = tempfile::tempdir().unwrap();
         let (root, slice) = (base.path().join(slices::ROOT), RootSlice::default());
         let is_empty = || fs::read_dir(&root).is_ok_and(|mut found| found.next().is_none());
@@ -402,10 +402,10 @@ mod tests {
             let make = |n: usize| {
                 let first = root.join(n.to_string());
                 {
-                    let _stays = slice.stays();
+                    let _stays = slice.keep();
                     fs::create_dir_all(&root).and_then(|()| fs::create_dir(&first))?;
                 }
-                // It is there, and keeps what it is in from being removed.
+                // It exists, and keeps its parent from being removed.
                 thread::yield_now();
                 fs::remove_dir(&first)
             };
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_has_no_processes_to_move() {
+    fn a_missing_cgroup_has_no_processes_to_move() {
         let [from, to] = ["none", "other"].map(|name| format!("bulkhead-test.slice/{name}").parse().unwrap());
         let moved = Kernel::host().move_processes(&from, &to).unwrap();
         assert!(!moved.changed);

@@ -1,4 +1,4 @@
-//! Layers and staging files: their actions, and the lock that keeps layers from being removed while an image is put on one.
+//! Layers and staging files: their actions, and the lock that keeps layers from being removed while a file with a backing layer is created.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -18,7 +18,7 @@ use super::Kernel;
 use super::act::Outcome;
 use super::faults::{Classify, file as file_object};
 
-/// How long to wait until no layers are being made, and the interval of attempts.
+/// How long to wait until no layers are being created, and the interval of attempts.
 const ALONE_LIMIT: Duration = Duration::from_secs(60);
 const ALONE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -44,7 +44,7 @@ impl Kernel {
             }
             A::MergeLayers { directory, layers, into, .. } => {
                 let copied = merge::copy(directory, layers, *into).map_err(|e| e.fault(file_object(directory)))?;
-                tracing::info!(directory = %directory.display(), %copied, "layers are merged");
+                tracing::info!(directory = %directory.display(), %copied, "merged layers");
                 Ok(Outcome::DONE)
             }
             A::ReplaceLayers { directory, layers, into, below } => {
@@ -53,8 +53,8 @@ impl Kernel {
         }
     }
 
-    /// Does work that puts an image on a layer. No layers are removed meanwhile: a scan of the directory could otherwise find the layer
-    /// and miss the image.
+    /// Runs work that creates a file with a backing layer. No layers are removed meanwhile: a scan of the directory could otherwise find the
+    /// layer and miss the file.
     pub(super) fn with_new_layers<T>(&self, work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
         let done = {
             let _making = self.layers.read().unwrap_or_else(PoisonError::into_inner);
@@ -64,32 +64,32 @@ impl Kernel {
         done
     }
 
-    /// Sweeps the directories that could not be swept while layers were being made.
+    /// Sweeps the directories that could not be swept while layers were being created.
     fn sweep_postponed(&self) {
-        // Not held in the loop, which takes it again.
+        // Not held in the loop, which locks it again.
         let left = mem::take(&mut *self.postponed_sweeps());
         for directory in left {
             self.sweep_layers(&directory);
         }
     }
 
-    /// Marks an image that is being made as the replacement of another one, so that it is no leftover while it has no server: until it is
-    /// in place, or removed.
+    /// Marks an image as being created to replace another one, so that it does not count as a leftover while it has no server. The mark
+    /// stays until the image is in place or removed.
     pub(super) fn mark_new(&self, path: &Path) {
         if path.extension().is_some_and(|extension| extension == NEW_SUFFIX) {
-            self.being_made().insert(path.to_owned());
+            self.images_being_created().insert(path.to_owned());
         }
     }
 
     pub(super) fn unmark_new(&self, path: &Path) {
-        self.being_made().remove(path);
+        self.images_being_created().remove(path);
     }
 
-    fn being_made(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
-        self.being_made.lock().unwrap_or_else(PoisonError::into_inner)
+    fn images_being_created(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.images_being_created.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes unused layers. While others are being made, that is postponed until they are. A failure only costs space, and
+    /// Removes unused layers. Postponed while others are being created. A failure only costs space, and
     /// the next sweep tries again.
     pub(super) fn sweep_layers(&self, directory: &Path) -> Outcome {
         let swept = {
@@ -112,10 +112,10 @@ impl Kernel {
 
     fn sweep(&self, directory: &Path) -> Outcome {
         let object = format!("directory {}", directory.display());
-        // Including images whose server is gone: they get another one.
-        let making = self.being_made().clone();
-        let served =
-            servers::list(&self.roots).map(|list| list.into_iter().map(|(_, spec)| spec.image).chain(making).collect());
+        // Including images whose server is gone, and will be replaced.
+        let creating = self.images_being_created().clone();
+        let served = servers::list(&self.roots)
+            .map(|list| list.into_iter().map(|(_, spec)| spec.image).chain(creating).collect());
         let removed =
             served.map_err(|source| file::FileError::io("look for served images in", directory, source).into());
         match removed.and_then(|served: Vec<PathBuf>| layer::sweep(directory, &served)) {
@@ -131,7 +131,7 @@ impl Kernel {
         }
     }
 
-    /// Changes layers while none are being made.
+    /// Changes layers while none are being created.
     pub(super) fn with_layers_locked(
         &self,
         directory: &Path,
@@ -139,7 +139,7 @@ impl Kernel {
     ) -> Result<Outcome, Fault> {
         let give_up = Instant::now() + ALONE_LIMIT;
         let done = loop {
-            // Polled, not waited for in the lock: that would block the making of layers meanwhile.
+            // Polled, because waiting for the lock would block the creation of layers.
             let _alone = match self.layers.try_write() {
                 Ok(alone) => alone,
                 Err(TryLockError::Poisoned(alone)) => alone.into_inner(),
@@ -173,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory with an image that was being made when somebody died.
+    /// A directory with an image that a killed process was creating.
     fn with_leftover() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(format!("{}.{NEW_SUFFIX}", Uuid::from_u128(7)));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_that_was_put_off_is_made_by_the_last_who_makes_a_layer() {
+    fn a_postponed_sweep_runs_after_the_last_layer_is_created() {
         let ((dir, leftover), kernel) = (with_leftover(), Kernel::host());
         kernel
             .with_new_layers(|| {
@@ -190,7 +190,7 @@ mod tests {
                     assert!(!kernel.sweep_layers(dir.path()).changed);
                     Ok(())
                 })?;
-                assert!(leftover.exists(), "a layer is still being made");
+                assert!(leftover.exists(), "a layer is still being created");
                 Ok(())
             })
             .unwrap();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_process_makes_is_no_leftover() {
+    fn images_being_created_by_this_process_are_not_swept() {
         let ((dir, new), kernel) = (with_leftover(), Kernel::host());
         kernel.mark_new(&new);
         kernel.sweep_layers(dir.path());

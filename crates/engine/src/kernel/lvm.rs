@@ -80,7 +80,7 @@ impl Kernel {
                 return Ok(Outcome { old: Some(found.size.to_string()), changed: true, ..Outcome::DONE });
             }
             A::FillLv { vg, lv, from_bytes } => return self.fill_lv(vg, lv, *from_bytes),
-            // One of that name without the tag is not Bulkhead's.
+            // A volume of that name without the tag is not Bulkhead's.
             A::RemoveLv { vg, lv, owner_tag } => {
                 lvm().remove(vg, lv, Some(owner_tag)).map_err(|e| e.fault(of_lv(vg, lv)))?
             }
@@ -128,7 +128,7 @@ impl VolumeGroups for Kernel {
     }
 }
 
-/// Removes a group that Bulkhead made: first its thin pool, which must have no volumes, finally the label.
+/// Removes a group that Bulkhead created: first its thin pool, which must have no volumes, finally the label.
 fn remove_vg(vg: &str, owner_tag: &str, thin_pool: Option<&str>, device: &str) -> Result<bool, Fault> {
     let object = format!("volume group {vg}");
     if let Some(group) = lvm().vg(vg).map_err(|e| e.fault(&object))? {

@@ -20,7 +20,7 @@ use super::act::Outcome;
 use super::faults::Classify;
 use crate::host::Mounts;
 
-/// How long unmounting waits for the journal thread to end, so that its cgroup can be removed. Requests wait meanwhile.
+/// How long unmounting waits for the journal thread to exit, so that its cgroup can be removed. Requests wait meanwhile.
 const THREAD_END_LIMIT: Duration = Duration::from_secs(3);
 
 impl Kernel {
@@ -55,7 +55,7 @@ impl Kernel {
         let (dev, _) = self.kernel_name(device)?;
         if let Some(found) = mount::mounted_at(&self.roots, target).map_err(|e| e.fault(target.display()))? {
             if found == dev {
-                return self.narrow(target, options);
+                return self.expose_subdir(target, options);
             }
             let other = block::name_of(&self.roots, found).unwrap_or_else(|_| found.to_string());
             let cause = format!("something else is mounted there ({other})");
@@ -70,12 +70,12 @@ impl Kernel {
         let flags = MountFlags { nosuid, nodev, noexec: false, noatime: true, readonly: read_only };
         let node = self.node(device)?;
         mount::mount(&node, fs.as_str(), target, flags, fs_options).map_err(|e| e.fault(device))?;
-        self.narrow(target, options)?;
+        self.expose_subdir(target, options)?;
         Ok(Outcome::DONE)
     }
 
-    /// Has a mounted volume show the directory that its options name, unless it does.
-    fn narrow(&self, target: &Path, options: &MountOptions) -> Result<Outcome, Fault> {
+    /// Makes a mounted volume expose only the directory in its options.
+    fn expose_subdir(&self, target: &Path, options: &MountOptions) -> Result<Outcome, Fault> {
         let Some(subdir) = &options.subdir else { return Ok(Outcome::UNCHANGED) };
         let mounts = mount::mountinfo(&self.roots).map_err(|e| e.fault(target.display()))?;
         if mounts.iter().rfind(|mount| mount.mount_point == target).is_none_or(|mount| mount.root != Path::new("/")) {

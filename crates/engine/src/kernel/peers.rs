@@ -67,7 +67,7 @@ impl Kernel {
     pub(super) fn detach_peer(&self, volume: Uuid) -> Result<Outcome, Fault> {
         match self.ask_reader(&Hello::Detach { volume }, None) {
             Ok(changed) => Ok(Outcome::changed(changed.unwrap_or(false))),
-            // Its read hangs. Its successor gets all volumes again.
+            // A read hangs. All volumes are attached to the next reader again.
             Err(silent) => self.end_reader(&silent).map(|()| Outcome::DONE).map_err(|error| {
                 let cause = format!("the peer reader keeps it open ({}) and does not exit: {error}", silent.why);
                 Fault::new(Code::InUse, format!("volume {volume}"), cause)
@@ -83,7 +83,7 @@ impl Kernel {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 return Ok(None);
             }
-            // It exists, and does not accept: it cannot be reached.
+            // The socket exists, but the reader does not accept connections.
             Err(error) => {
                 tracing::warn!(%error, "the peer reader does not accept connections");
                 return Ok(None);

@@ -12,7 +12,7 @@ use super::Kernel;
 use super::faults::Classify;
 use crate::host::Processes;
 
-/// How long killed processes may take to go.
+/// How long killed processes may take to exit.
 const KILL_LIMIT: Duration = Duration::from_secs(20);
 
 impl Processes for Kernel {
@@ -39,7 +39,7 @@ impl Processes for Kernel {
 
     fn terminate(&self, cgroup: &CgroupPath) {
         for pid in self.processes(cgroup) {
-            // One that is gone has ended.
+            // Fails for a process that has exited.
             let _ = process::terminate(pid);
         }
     }

@@ -90,7 +90,7 @@ impl Kernel {
     }
 }
 
-/// Whether an action does the same as another one, below the cgroup of that.
+/// Whether an action is the same as another one, below its cgroup.
 fn is_below(action: &Action, other: &Action, cgroup: &CgroupPath) -> bool {
     let below = match (action, other) {
         (
@@ -113,19 +113,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_lowest_cgroups_are_asked() {
+    fn only_leaf_cgroups_are_checked() {
         let tenant = "db".parse().unwrap();
         let mut steps: Vec<Action> = [slices::tenant(&tenant), slices::payload(&tenant), slices::journal(&tenant)]
             .map(|cgroup| Action::Cgroup(CgroupAction::CreateCgroup { cgroup }))
             .into();
         steps.extend(tenant::prioritize_serving(&tenant));
-        let is_asked = |action: &&Action| match action {
+        let is_checked = |action: &&Action| match action {
             Action::Cgroup(CgroupAction::CreateCgroup { cgroup } | CgroupAction::EnableController { cgroup, .. }) => {
                 !steps.iter().any(|other| is_below(other, action, cgroup))
             }
             _ => false,
         };
-        let asked: Vec<String> = steps.iter().filter(is_asked).map(ToString::to_string).collect();
+        let asked: Vec<String> = steps.iter().filter(is_checked).map(ToString::to_string).collect();
         let slice = "bulkhead.slice/bulkhead-db.slice";
         let expected = [
             format!("create cgroup {slice}/bulkhead-db-payload.slice"),

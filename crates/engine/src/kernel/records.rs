@@ -17,7 +17,7 @@ use crate::host::Records;
 /// The records of one kind in a directory, as last listed, with their stamps.
 #[derive(Debug, Default)]
 struct Known {
-    /// `None` where a change might not be noticed: the record is read again.
+    /// `None` if a change might go undetected: the record is read again.
     stamps: Vec<Option<Stamp>>,
     all: Records,
 }
@@ -27,9 +27,9 @@ struct Known {
 pub(super) struct KnownRecords(Mutex<BTreeMap<(PathBuf, String), Arc<Known>>>);
 
 impl KnownRecords {
-    /// The records in these files, which are all of their kind in `dir`, sorted by name; `read` reads those that are not known, and gives
-    /// `None` for one that is gone. What is damaged is read each time. While nothing changes, the same value is returned.
-    pub(super) fn all(
+    /// The records in these files, which are all of their kind in `dir`, sorted by name. `read` reads those that are not cached; it returns
+    /// `None` for a file that is gone. Damaged files are read each time. While nothing changes, the same `Arc` is returned.
+    pub(super) fn list(
         &self,
         dir: &Path,
         suffix: &str,
@@ -38,8 +38,8 @@ impl KnownRecords {
     ) -> Records {
         let key = (dir.to_owned(), suffix.to_owned());
         // Not locked meanwhile: concurrent listings work independently.
-        let before = self.known().get(&key).cloned().unwrap_or_default();
-        // Before they are read: a later change is noticed the next time.
+        let before = self.cache().get(&key).cloned().unwrap_or_default();
+        // Before the files are read, so that a later change is detected by the next listing.
         let stamped = |path: PathBuf| {
             let stamp = Stamp::read(&path);
             (path, stamp)
@@ -71,11 +71,11 @@ impl KnownRecords {
             all.push((path, record));
         }
         let all = Arc::new(all);
-        self.known().insert(key, Arc::new(Known { stamps, all: Arc::clone(&all) }));
+        self.cache().insert(key, Arc::new(Known { stamps, all: Arc::clone(&all) }));
         all
     }
 
-    fn known(&self) -> MutexGuard<'_, BTreeMap<(PathBuf, String), Arc<Known>>> {
+    fn cache(&self) -> MutexGuard<'_, BTreeMap<(PathBuf, String), Arc<Known>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -102,10 +102,10 @@ mod tests {
         })
     }
 
-    /// Lists a directory, and says which files were read.
+    /// Lists a directory; returns the files that were read, too.
     fn list(known: &KnownRecords, dir: &Path, names: &[&str]) -> (Records, Vec<String>) {
         let were_read = RefCell::new(Vec::new());
-        let all = known.all(dir, "", names.iter().map(|name| dir.join(name)), |path| {
+        let all = known.list(dir, "", names.iter().map(|name| dir.join(name)), |path| {
             were_read.borrow_mut().push(path.file_name()?.to_str()?.to_owned());
             Some(store::decode(path, &fs::read(path).ok()?))
         });
@@ -127,14 +127,14 @@ mod tests {
         let (all, were_read) = list(&known, dir.path(), &names);
         assert_eq!(*all, [(path("a"), Ok(record("a"))), (path("b"), Ok(record("b")))]);
         assert_eq!(were_read, names);
-        // A change in the same tick of the clock might not be seen.
+        // A change in the same tick of the clock might go undetected.
         assert_eq!(list(&known, dir.path(), &names).1, names);
         settled();
         assert_eq!(list(&known, dir.path(), &names[..2]).1, ["a", "b"]);
         let (settled_all, were_read) = list(&known, dir.path(), &names[..2]);
         assert_eq!((&settled_all, were_read), (&all, Vec::new()));
         assert!(Arc::ptr_eq(&settled_all, &list(&known, dir.path(), &names[..2]).0), "nothing has changed");
-        // One that comes before, between or after the others, and goes, changes none of them.
+        // A file that appears before, between or after the others, and disappears, changes none of them.
         for name in ["0", "aa", "z"] {
             fs::write(path(name), store::encode(&record(name))).unwrap();
             let mut with = vec![name, "a", "b"];
@@ -142,7 +142,7 @@ mod tests {
             assert_eq!(list(&known, dir.path(), &with).1, [name]);
             assert_eq!(list(&known, dir.path(), &names[..2]), (Arc::clone(&all), Vec::new()));
         }
-        // As long as before, and made to look as old.
+        // Same size and modification time.
         let old = fs::metadata(path("a")).unwrap().modified().unwrap();
         fs::write(path("a"), store::encode(&record("c"))).unwrap();
         File::options().write(true).open(path("a")).unwrap().set_times(FileTimes::new().set_modified(old)).unwrap();

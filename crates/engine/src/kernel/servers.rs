@@ -39,7 +39,7 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 /// How long stopping a server may take: its requests in progress may wait for a slow disk.
 const SERVER_END_LIMIT: Duration = Duration::from_secs(60);
 
-/// How the kernel shows an open layer that has been removed (`/proc/PID/fd`).
+/// Suffix of an open file that has been removed (`/proc/PID/fd`).
 const GONE_LAYER: &str = ".layer (deleted)";
 
 /// The device of an image.
@@ -187,7 +187,7 @@ impl Kernel {
         let starting = servers::lock(&self.roots, volume, START_LIMIT).map_err(|e| e.fault(object()))?;
         if let Some((mut control, device)) = self.device_of(image, volume)? {
             servers::remove(&mut control, &self.roots, &device).map_err(|e| e.fault(object()))?;
-            // It was stopped on purpose: its log contains nothing of interest.
+            // It was stopped on purpose: its log is not needed.
             servers::clean_up(&self.roots, volume).map_err(|e| e.fault(object()))?;
             return Ok(Outcome {
                 old: Some(device.node(&self.roots).display().to_string()),
@@ -306,7 +306,7 @@ impl Kernel {
     fn ublk(&self) -> Result<Control, UblkError> {
         let mut control = match Control::open(&self.roots) {
             Err(UblkError::Unavailable { source, .. }) if source.kind() == ErrorKind::NotFound => {
-                // Where there is no such module, opening says so again.
+                // Without the module, opening fails with the reason.
                 let _ = Tool::new("modprobe").arg("ublk_drv").run();
                 Control::open(&self.roots)?
             }
@@ -382,14 +382,14 @@ impl Kernel {
     }
 }
 
-/// Activates the volume that another one shares memory with. If it is gone, nothing is shared, and nothing is lost.
+/// Activates the volume that another one shares page cache with. If it is gone, nothing is shared, and no data is lost.
 fn activate_below(node: &Path) {
     let mut names = node.iter().rev().filter_map(OsStr::to_str);
     let (Some(lv), Some(vg)) = (names.next(), names.next()) else { return };
     if !node.exists()
         && let Err(error) = lvm().activate(vg, lv)
     {
-        tracing::warn!(volume = %node.display(), why = chain(&error), "no memory can be shared with it");
+        tracing::warn!(volume = %node.display(), why = chain(&error), "no page cache can be shared with it");
     }
 }
 

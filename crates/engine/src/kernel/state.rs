@@ -32,7 +32,7 @@ impl StateFiles for Kernel {
         let names = self.list_dir(dir)?.unwrap_or_default();
         // A name that starts with a dot is a temporary file that a crash left; it was never the record.
         let wanted = names.into_iter().filter(|name| name.ends_with(suffix) && !name.starts_with('.'));
-        Ok(self.known.all(dir, suffix, wanted.map(|name| dir.join(name)), |path| self.record(path)))
+        Ok(self.known.list(dir, suffix, wanted.map(|name| dir.join(name)), |path| self.record(path)))
     }
 
     fn record(&self, path: &Path) -> Option<Result<Record, Fault>> {

@@ -1,4 +1,4 @@
-//! Who waits for a claim, and who does not.
+//! Which claims wait for which others.
 
 use proptest::prelude::*;
 
@@ -21,7 +21,7 @@ fn now<T>(future: impl Future<Output = T>) -> Option<T> {
 }
 
 #[test]
-fn volumes_of_a_pool_are_changed_side_by_side_and_the_pool_stays() {
+fn volumes_of_a_pool_are_claimed_concurrently_and_keep_the_pool() {
     let locks = Arc::new(Locks::default());
     let a = locks.try_claim(&job(), Claim::default().volume(&volume("a"))).unwrap();
     let b = locks.try_claim(&job(), Claim::default().volume(&volume("b"))).unwrap();
@@ -42,7 +42,7 @@ fn a_waiting_job_shows_what_it_waits_for_and_is_not_overtaken() {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(waiting.as_mut().poll(&mut context).is_pending());
     assert!(second.is_waiting());
-    // Free, but somebody came before.
+    // Free, but an earlier claim waits for it.
     assert!(locks.try_claim(&job(), Claim::default().volume(&volume("b"))).is_none());
     assert!(locks.try_claim(&job(), Claim::default().volume(&volume("c"))).is_some());
     drop(first);
@@ -51,13 +51,13 @@ fn a_waiting_job_shows_what_it_waits_for_and_is_not_overtaken() {
 }
 
 #[test]
-fn a_claim_that_is_given_up_keeps_nobody_waiting() {
+fn a_withdrawn_claim_blocks_no_others() {
     let locks = Arc::new(Locks::default());
     let held = locks.try_claim(&job(), Claim::default().volume(&volume("a"))).unwrap();
     assert!(now(locks.claim(&job(), Claim::default().volume(&volume("a")))).is_none());
     drop(held);
     assert!(now(locks.claim(&job(), Claim::default().volume(&volume("a")))).is_some());
-    assert!(locks.entries().all.is_empty());
+    assert!(locks.entries().queue.is_empty());
 }
 
 #[test]
@@ -71,9 +71,9 @@ fn a_stronger_claim_covers_a_weaker_one() {
 }
 
 proptest! {
-    /// Whatever is claimed in whatever order: all are granted in the end, and no two at a time that conflict.
+    /// For any claims in any order: all are granted in the end, and never two conflicting ones at a time.
     #[test]
-    fn all_are_granted_and_none_with_another_that_conflicts(
+    fn all_claims_are_granted_and_never_two_conflicting_ones(
         claims in prop::collection::vec(prop::collection::vec((0usize..5, any::<bool>()), 1..4), 1..12),
         ends in prop::collection::vec(any::<prop::sample::Index>(), 200),
     ) {

@@ -1,4 +1,4 @@
-//! Snapshots that rotate, on the simulated host.
+//! Rotating snapshots on the simulated host.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn volume(name: &str) -> VolumeRef {
     format!("p/{name}").parse().unwrap()
 }
 
-/// A volume of a tenant, and as many snapshots of it that were written in between, of which the last `kept` are there.
+/// Writes to the volume and takes a snapshot, repeatedly, and keeps the last `kept` snapshots.
 fn rotate(sim: &Sim, engine: &Engine, snapshots: std::ops::Range<usize>, kept: usize, merge: bool) {
     for n in snapshots {
         let name = format!("s{n}").parse().unwrap();
@@ -64,10 +64,10 @@ fn with_volume() -> (Sim, Engine) {
     (sim, engine)
 }
 
-/// What the service does every few seconds.
+/// The periodic check of the service.
 fn tick(engine: &Engine) {
-    if let Some(turn) = engine.turn_to_merge() {
-        assert!(engine.turn_to_merge().is_none(), "one at a time");
+    if let Some(turn) = engine.try_start_merge() {
+        assert!(engine.try_start_merge().is_none(), "one at a time");
         engine.merge_layers(turn).unwrap();
     }
     engine.tick();
@@ -78,7 +78,7 @@ fn depth(engine: &Engine) -> usize {
 }
 
 #[test]
-fn snapshots_can_rotate_for_ever() {
+fn snapshots_can_rotate_forever() {
     let (sim, engine) = with_volume();
     let mut deepest = 0;
     for n in 0..300 {
@@ -88,7 +88,7 @@ fn snapshots_can_rotate_for_ever() {
     assert!(deepest <= 3 + MERGE_FROM, "{deepest}");
     assert!(engine.problems().is_empty(), "{:?}", engine.problems());
     assert_eq!(engine.volume_list(None).unwrap().len(), 4);
-    // Kept ones too, as long as there are not too many.
+    // The layers of kept snapshots too, if there are not too many.
     let (sim, engine) = with_volume();
     for n in 0..200 {
         let every_other = if n % 2 == 1 { 1 } else { usize::MAX };
@@ -107,7 +107,7 @@ fn a_crash_after_any_step_of_a_merge_is_recovered() {
         rotate(&sim, &before, 0..20, 2, false);
         assert_eq!(depth(&before), 20);
         sim.crash_after(Some(cut));
-        let turn = before.turn_to_merge().unwrap();
+        let turn = before.try_start_merge().unwrap();
         before.merge_layers(turn).unwrap();
         let was_cut = depth(&before) > 4 || !sim.leftovers().unused_layers.is_empty();
         sim.crash_after(None);
@@ -125,13 +125,13 @@ fn a_crash_after_any_step_of_a_merge_is_recovered() {
 }
 
 #[test]
-fn what_there_is_no_room_for_stays_until_something_changes() {
+fn a_merge_without_room_is_retried_after_the_next_change() {
     let (sim, engine) = with_volume();
     rotate(&sim, &engine, 0..20, 2, false);
     sim.set_free(Bytes::mib(1));
     tick(&engine);
     assert_eq!(depth(&engine), 20);
-    assert!(engine.turn_to_merge().is_none(), "nothing has changed");
+    assert!(engine.try_start_merge().is_none(), "nothing has changed");
     sim.set_free(Bytes::mib(100));
     engine.volume_remove(&volume("s18"), false, false).unwrap();
     tick(&engine);
@@ -139,7 +139,7 @@ fn what_there_is_no_room_for_stays_until_something_changes() {
 }
 
 #[test]
-fn a_pool_that_somebody_removes_is_left_alone() {
+fn a_pool_that_is_being_removed_is_skipped() {
     let (sim, engine) = with_volume();
     rotate(&sim, &engine, 0..20, 2, false);
     let claim = Claim::default().changes(crate::locks::Object::Pool("p".parse().unwrap()));

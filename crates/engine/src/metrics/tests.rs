@@ -13,7 +13,7 @@ use crate::observe::Observe as _;
 
 fn rendered_as(observed: Result<Observation, Fault>, format: Format) -> String {
     render(
-        Seen {
+        Scrape {
             observed,
             holds: Vec::new(),
             shared_reads: Vec::new(),
@@ -113,7 +113,7 @@ fn each_figure_has_its_name_and_labels() {
         # TYPE bulkhead_observed_seconds counter
         # UNIT bulkhead_observed_seconds seconds
         bulkhead_observed_seconds_total 1.0
-        # HELP bulkhead_observation_lost What could not be counted for lack of room: it is missing from the other figures
+        # HELP bulkhead_observation_lost Events that could not be counted for lack of space; they are missing from the other figures
         # TYPE bulkhead_observation_lost counter
         bulkhead_observation_lost_total{what="records"} 0
         bulkhead_observation_lost_total{what="owners"} 0
@@ -125,7 +125,7 @@ fn each_figure_has_its_name_and_labels() {
 }
 
 #[test]
-fn two_containers_of_one_name_are_two() {
+fn containers_of_the_same_name_are_distinct() {
     let ids = ["a".repeat(64), "b".repeat(64)];
     let mut seen = crate::sim::Observed::default().observe(std::time::Duration::ZERO).unwrap();
     for (view, id) in seen.containers.iter_mut().zip(&ids) {
@@ -149,7 +149,7 @@ fn two_containers_of_one_name_are_two() {
 }
 
 #[test]
-fn who_does_not_ask_for_openmetrics_gets_the_older_format() {
+fn clients_that_do_not_accept_openmetrics_get_the_text_format() {
     let accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
     assert_eq!([Format::accepted(Some(accept)), Format::accepted(Some("*/*"))], [Format::OpenMetrics, Format::Text]);
     let text = rendered_as(crate::sim::Observed::default().observe(std::time::Duration::ZERO), Format::Text);
@@ -159,7 +159,7 @@ fn who_does_not_ask_for_openmetrics_gets_the_older_format() {
 }
 
 #[test]
-fn what_was_moved_to_the_removed_containers_is_not_shown_as_done_now() {
+fn sums_of_removed_containers_are_not_exported() {
     let mut seen = crate::sim::Observed::default().observe(std::time::Duration::ZERO).unwrap();
     let removed = Identity { kind: ContainerKind::Cgroup, name: REMOVED.to_owned(), id: None, pod_uid: None };
     let machine = Identity { kind: ContainerKind::Machine, ..removed.clone() };
@@ -172,12 +172,12 @@ fn what_was_moved_to_the_removed_containers_is_not_shown_as_done_now() {
     seen.blame.extend([as_victim, as_culprit]);
     let text = rendered_as(Ok(seen), Format::OpenMetrics);
     assert!(text.contains("tenant=\"db\"") && !text.contains("kind=\"cgroup\""), "{text}");
-    // Who only calls itself so does not hide.
+    // A container with that name is exported.
     assert!(text.contains("tenant=\"(removed containers)\",tenant_kind=\"machine\""), "{text}");
 }
 
 #[test]
-fn too_many_pairs_are_cut_to_those_with_the_most_time() {
+fn only_the_pairs_with_the_most_time_are_exported() {
     let seen = crate::sim::Observed::default().observe(std::time::Duration::ZERO).unwrap();
     let seconds = |most| {
         let (shown, n_left_out) = pairs(&seen.blame, most);

@@ -23,7 +23,7 @@ use super::runtimes::RuntimeNames;
 
 /// How long a removed container keeps an entry of its own.
 const REMEMBERED: Duration = Duration::from_secs(600);
-/// The most such entries.
+/// Maximum number of such entries.
 const MAX_GONE: usize = 1000;
 /// How many mount points a finding names.
 const MAX_NAMED: usize = 3;
@@ -130,7 +130,7 @@ impl Namer {
         changes.findings.extend(self.findings(&mounts));
         let others: Vec<DevNo> = changes.journals.iter().chain(&changes.xfs).chain(devices).copied().collect();
         changes.disks = self.refresh_file_systems(mounts, &others);
-        // A device that is gone keeps its name, by which its sums are known.
+        // A device that is gone keeps its name, by which its sums are identified.
         self.devices.extend(block::names(&self.roots));
         changes
     }
@@ -177,7 +177,7 @@ impl Namer {
         changes.tree = Some(self.tree(seen, &present));
         let living = present.keys().filter_map(|id| Some((self.cgroups.get(id)?.identity.clone(), *id)));
         let living: HashMap<Identity, CgroupId> = living.collect();
-        // One that was gone before it could be named.
+        // A cgroup that was gone before it could be named.
         for id in seen {
             self.cgroups.entry(*id).or_insert_with(|| Known { identity: unnamed(*id), gone_since: Some(now) });
         }
@@ -201,7 +201,7 @@ impl Namer {
         }
     }
 
-    /// Those that occur in the sums, and all above them, with their weights.
+    /// Cgroups that occur in the sums, and their ancestors, with their weights.
     fn tree(&self, seen: &HashSet<CgroupId>, present: &HashMap<CgroupId, String>) -> Tree {
         let by_path: HashMap<&str, CgroupId> = present.iter().map(|(id, path)| (path.as_str(), *id)).collect();
         let mut tree = Tree::default();
@@ -221,7 +221,7 @@ impl Namer {
         tree
     }
 
-    /// Sets containers' names from their runtimes. Removed ones have no files any more, and keep their names.
+    /// Sets containers' names from their runtimes. Removed containers, which have no files any more, keep their names.
     fn name_containers(&mut self, now: Instant) {
         let living = self.cgroups.values().filter(|known| known.gone_since.is_none() && known.identity.id.is_some());
         let living: HashSet<Identity> = living.map(|known| known.identity.clone()).collect();
@@ -233,15 +233,14 @@ impl Namer {
         }
     }
 
-    /// Returns the physical devices of the file systems that are there. The others keep their names, by which their sums are
-    /// known.
+    /// Returns the physical devices of the existing file systems. Others keep their names, by which their sums are identified.
     fn refresh_file_systems(&mut self, mounts: Vec<MountInfo>, others: &[DevNo]) -> HashMap<DevNo, Vec<DevNo>> {
         let is_ours = |mount: &MountInfo| ["ext4", "xfs"].contains(&mount.fs_type.as_str());
         let ours: Vec<_> = mounts.into_iter().filter(is_ours).collect();
         let devices: BTreeSet<DevNo> = ours.iter().map(|mount| mount.dev).chain(others.iter().copied()).collect();
         let mut present = HashMap::new();
         for dev in devices {
-            // A device that is gone takes its file system along.
+            // The file system disappears with its device.
             let Ok(device) = block::name_of(&self.roots, dev) else { continue };
             // The whole file system if possible, not a directory of it that is mounted elsewhere; then the shortest path.
             let mounted = ours.iter().filter(|mount| mount.dev == dev);
@@ -277,7 +276,7 @@ impl Namer {
     }
 }
 
-/// Something without which names and devices are missing from the figures.
+/// A failed listing, because of which names or devices are missing.
 fn unlisted(what: &str, error: &dyn std::error::Error) -> Finding {
     finding(FindingId::LookupFailed, format!("{what} cannot be listed ({error})"))
 }

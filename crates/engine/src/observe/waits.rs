@@ -8,7 +8,7 @@ use bulkhead_core::observe::record::Commit;
 use bulkhead_core::observe::waits::{Longest, Part, Wait};
 use bulkhead_core::units::seconds;
 
-/// Puts names to waits. `now_ns` is the time of the question (monotonic).
+/// Adds names to waits. `now_ns` is the time of the request (monotonic).
 pub(super) fn wait_list(longest: &Longest<'_>, now_ns: u64, names: &Names) -> WaitList {
     WaitList {
         waits: longest.waits.iter().map(|wait| wait_view(wait, now_ns, names)).collect(),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_told_with_its_commits_and_by_container() {
+    fn a_wait_lists_its_commits_and_causes_by_container() {
         let commit = Commit {
             dev: FS,
             tid: 4711,

@@ -23,7 +23,7 @@ pub(super) struct Xfs {
 }
 
 impl Xfs {
-    /// Takes the XFS file systems that there are into account. The first of them loads the tracer.
+    /// Updates the observed XFS file systems. The first one loads the tracer.
     pub(super) fn refresh(&mut self, roots: &Roots, devices: &[DevNo], is_attached: bool) {
         self.refresh_with(devices, is_attached, || load(roots));
     }
@@ -130,10 +130,10 @@ fn self_test(roots: &Roots, tracer: &mut Tracer) -> Result<(), SelfTest> {
     let batch = tracer.poll().map_err(SelfTest::Bpf)?;
     tracer.detach();
     let Charged { owned, unowned, .. } = charged(batch, scratch.fs_dev());
-    // What kernel threads convert after data has been written is nobody's where write-back has no owners (cgroup v1).
+    // Extent conversions by kernel threads after write-back have no owner if write-back has none (cgroup v1).
     if owned + unowned != saw || owned < saw / 10 * 9 {
         return Err(failed(format!(
-            "the log's device received {saw} bytes, but {owned} were charged to their owners and {unowned} to nobody"
+            "the log's device received {saw} bytes, but {owned} were charged to their owners and {unowned} have no owner"
         )));
     }
     tracer.reset().map_err(SelfTest::Bpf)
@@ -150,8 +150,8 @@ mod tests {
         assert_eq!(xfs.findings().count(), 0);
         let some = [DevNo::new(8, 1)];
         xfs.refresh_with(&some, true, || Err("no such tracepoint".to_owned()));
-        // Not again, as long as the observation goes on.
-        xfs.refresh_with(&some, true, || panic!("it was tried already"));
+        // Not retried while the observation runs.
+        xfs.refresh_with(&some, true, || panic!("it was loaded again"));
         let expected = finding(FindingId::XfsNotObserved, "xfs: not attributed: no such tracepoint");
         assert_eq!(xfs.findings().collect::<Vec<_>>(), [expected]);
         assert!(xfs.has_failed() && xfs.poll().records.is_empty());

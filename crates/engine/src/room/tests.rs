@@ -1,4 +1,4 @@
-//! Reservations beside each other, on the simulated host.
+//! Concurrent reservations on the simulated host.
 
 use std::thread;
 
@@ -45,11 +45,11 @@ fn resize(engine: &Engine, name: &str, mib: u64) -> Result<(), Fault> {
     engine.volume_resize(&name.parse().unwrap(), &request, false).map(drop)
 }
 
-/// Has an operation stop when it has allocated so much to what is at the path, does something beside it, and lets it go on.
-fn beside_half_an_allocation(sim: &Sim, path: &str, mib: u64, begin: impl FnOnce() + Send, then: impl FnOnce()) {
-    sim.set_gradual(path, Some(Bytes::mib(mib)));
+/// Pauses an operation once it has allocated so much to an image or volume, runs `then`, and resumes it.
+fn during_half_an_allocation(sim: &Sim, path: &str, mib: u64, begin: impl FnOnce() + Send, then: impl FnOnce()) {
+    sim.pause_allocation(path, Some(Bytes::mib(mib)));
     thread::scope(|scope| {
-        // Also when an assertion fails, or the scope would wait for ever.
+        // Also if an assertion fails, or the scope would wait forever.
         let _go_on = GoOn { sim, path };
         scope.spawn(begin);
         while sim.allocated_to(path) != Bytes::mib(mib) {
@@ -66,20 +66,20 @@ struct GoOn<'a> {
 
 impl Drop for GoOn<'_> {
     fn drop(&mut self) {
-        self.sim.set_gradual(self.path, None);
+        self.sim.pause_allocation(self.path, None);
     }
 }
 
 #[test]
-fn what_was_taken_already_is_not_counted_twice() {
+fn allocated_space_is_not_counted_twice() {
     for (pool, path) in [("file", "/srv/pool/a.img"), ("thin", "/dev/tvg/a")] {
         let sim = sim();
         let engine = with_pools(&sim);
         sim.set_free(Bytes::mib(200));
         let name = |name| format!("{pool}/{name}");
         let begin = || create(&engine, &name("a"), 100).unwrap();
-        beside_half_an_allocation(&sim, path, 60, begin, || {
-            // 140 MiB are free, of which the first takes another 40.
+        during_half_an_allocation(&sim, path, 60, begin, || {
+            // 140 MiB are free, of which the first operation needs another 40.
             let fault = create(&engine, &name("b"), 104).unwrap_err();
             assert!(fault.code == Code::NoSpace && fault.cause.contains("has 100 MiB left (of 140 MiB"), "{fault}");
             create(&engine, &name("b"), 100).unwrap();
@@ -90,7 +90,7 @@ fn what_was_taken_already_is_not_counted_twice() {
 }
 
 #[test]
-fn what_a_growth_has_taken_is_not_counted_twice() {
+fn space_allocated_by_a_growth_is_not_counted_twice() {
     for (pool, path) in [("file", "/srv/pool/a.img"), ("thick", "/dev/vg/a")] {
         let sim = sim();
         let engine = with_pools(&sim);
@@ -98,7 +98,7 @@ fn what_a_growth_has_taken_is_not_counted_twice() {
         create(&engine, &name("a"), 64).unwrap();
         sim.set_free(Bytes::mib(200));
         let begin = || resize(&engine, &name("a"), 164).unwrap();
-        beside_half_an_allocation(&sim, path, 124, begin, || {
+        during_half_an_allocation(&sim, path, 124, begin, || {
             assert_eq!(create(&engine, &name("b"), 104).unwrap_err().code, Code::NoSpace);
             create(&engine, &name("b"), 100).unwrap();
         });
@@ -106,7 +106,7 @@ fn what_a_growth_has_taken_is_not_counted_twice() {
 }
 
 #[test]
-fn what_a_full_thin_volume_grows_by_is_taken_at_once() {
+fn growing_a_full_thin_volume_allocates_at_once() {
     let sim = sim();
     let engine = with_pools(&sim);
     create(&engine, "thin/a", 64).unwrap();
@@ -121,7 +121,7 @@ fn what_a_full_thin_volume_grows_by_is_taken_at_once() {
 }
 
 #[test]
-fn of_two_of_which_one_fits_exactly_one_is_accepted() {
+fn of_two_requests_of_which_one_fits_exactly_one_is_accepted() {
     for round in 0..50 {
         let sim = sim();
         let engine = with_pools(&sim);
@@ -136,20 +136,20 @@ fn of_two_of_which_one_fits_exactly_one_is_accepted() {
 }
 
 #[test]
-fn a_pool_that_does_not_answer_holds_up_no_other() {
+fn a_pool_that_does_not_answer_delays_no_other() {
     let sim = sim();
     let engine = with_pools(&sim);
     let pool = |name: &str| engine.pool(&name.parse().unwrap()).unwrap();
-    let reserve = |name: &str| engine.reserve(&pool(name), Bytes::mib(64), Takes::Unseen, "volume");
+    let reserve = |name: &str| engine.reserve(&pool(name), Bytes::mib(64), Allocation::Unobserved, "volume");
     let earlier = reserve("thick").unwrap();
     sim.set_silent("vg", true);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| reserve("thick").map(drop));
-        while !sim.is_asked("vg") {
+        while !sim.has_waiting_query("vg") {
             thread::yield_now();
         }
         let other = reserve("file").map(drop);
-        // Nor does it hold up who gives back what it had reserved there.
+        // Nor does it delay the release of a reservation in it.
         drop(earlier);
         let was_waiting = !waiting.is_finished();
         sim.set_silent("vg", false);
@@ -159,9 +159,9 @@ fn a_pool_that_does_not_answer_holds_up_no_other() {
     });
 }
 
-/// From when it is recorded, a flattening is promised as well as reserved. What the simulated volume shares is 2 MiB.
+/// Once recorded, a flattening is promised as well as reserved. The simulated volume shares 2 MiB.
 #[test]
-fn what_is_promised_and_reserved_counts_once() {
+fn a_flattening_that_is_promised_and_reserved_counts_once() {
     let sim = sim();
     let engine = with_pools(&sim);
     create(&engine, "file/v", 64).unwrap();
@@ -178,12 +178,12 @@ fn what_is_promised_and_reserved_counts_once() {
     sim.set_free(Bytes::mib(100));
     let pool = engine.pool(&"file".parse().unwrap()).unwrap();
     let reserve = |mib, takes| engine.reserve(&pool, Bytes::mib(mib), takes, "volume").map_err(|fault| fault.code);
-    let left = |mib| reserve(mib, Takes::Unseen).map(drop);
+    let left = |mib| reserve(mib, Allocation::Unobserved).map(drop);
     assert_eq!((left(98), left(99)), (Ok(()), Err(Code::NoSpace)));
-    let reserved = reserve(2, Takes::Promised("v".parse().unwrap())).unwrap();
+    let reserved = reserve(2, Allocation::Flattening("v".parse().unwrap())).unwrap();
     assert_eq!((left(98), left(99)), (Ok(()), Err(Code::NoSpace)));
-    // What it takes for another reason comes on top.
-    let growth = reserve(4, Takes::Unseen).unwrap();
+    // Other allocations of the volume are added.
+    let growth = reserve(4, Allocation::Unobserved).unwrap();
     assert_eq!((left(94), left(95)), (Ok(()), Err(Code::NoSpace)));
     drop((reserved, growth));
     assert_eq!(left(98), Ok(()));
@@ -191,7 +191,7 @@ fn what_is_promised_and_reserved_counts_once() {
 
 /// A volume of the simulated host has 1 MiB of its own, and each layer has 2 MiB.
 #[test]
-fn a_copy_adds_to_what_a_flattening_takes() {
+fn a_copy_adds_to_the_room_of_a_flattening() {
     let flattened = |name: &str| {
         let sim = sim();
         let engine = with_pools(&sim);
@@ -203,7 +203,7 @@ fn a_copy_adds_to_what_a_flattening_takes() {
     let reason = |volume: &str| Some(Box::new(Reason::FlatteningNeedsRoom { volume: volume.parse().unwrap() }));
     let (sim, engine) = flattened("file/v");
     sim.write("/srv/pool/v.img");
-    // What is promised, and less than what is its own.
+    // Room for what is promised, and not quite for its own blocks.
     sim.set_free(Bytes(Bytes::mib(3).0 - 4096));
     let before = sim.leftovers();
     let fault = copy(&engine, "t").unwrap_err();
@@ -214,11 +214,12 @@ fn a_copy_adds_to_what_a_flattening_takes() {
     assert_eq!(sim.leftovers(), before);
     sim.set_free(Bytes::mib(3));
     copy(&engine, "t").unwrap();
-    // From now on it is promised: two layers.
+    // From now on two layers are promised.
     sim.set_free(Bytes::mib(5));
     let pool = engine.pool(&"file".parse().unwrap()).unwrap();
-    let left =
-        |mib| engine.reserve(&pool, Bytes::mib(mib), Takes::Unseen, "volume").map(drop).map_err(|fault| fault.code);
+    let left = |mib| {
+        engine.reserve(&pool, Bytes::mib(mib), Allocation::Unobserved, "volume").map(drop).map_err(|fault| fault.code)
+    };
     assert_eq!((left(1), left(2)), (Ok(()), Err(Code::NoSpace)));
 
     let (sim, engine) = flattened("file/s");

@@ -49,7 +49,7 @@ impl Service {
     /// The holds, as they were after the last step.
     #[must_use]
     pub fn hold_list(&self) -> Vec<HoldView> {
-        self.0.holds.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.hold_views.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Starts enforcing shares on a device, and replaces an earlier hold on it.
@@ -61,9 +61,9 @@ impl Service {
             "hold shares".to_owned(),
             move |engine| Ok(device(engine.held_device(named.as_deref())?.name.as_str())),
             move |engine| {
-                service.with_holder(|holder| {
+                service.with_holds(|holds| {
                     let Done { object, steps, dry_run } = engine.hold_start(&request, terms.dry_run)?;
-                    let object = object.filter(|_| !dry_run).map(|hold| holder.begin(hold));
+                    let object = object.filter(|_| !dry_run).map(|hold| holds.begin(hold));
                     Ok(Done { object, steps, dry_run })
                 })
             },
@@ -76,10 +76,10 @@ impl Service {
         let service = self.clone();
         let (operation, claim) = (format!("end the hold on device {name}"), device(&name));
         let work = move |engine: &crate::engine::Engine| {
-            service.with_holder(|holder| {
+            service.with_holds(|holds| {
                 let Done { steps, dry_run, .. } = engine.hold_stop(&name, terms.dry_run)?;
                 if !dry_run {
-                    holder.end(&name);
+                    holds.end(&name);
                 }
                 Ok(Done { object: None, steps, dry_run })
             })

@@ -23,7 +23,7 @@ use crate::work::WorkerJob;
 const STAGING: &str = "/var/tmp";
 
 impl Service {
-    /// Makes a snapshot of an archive.
+    /// Imports an archive as a snapshot.
     ///
     /// # Errors
     /// Those of [`Engine::volume_receive`] and [`Engine::check_can_pay`]; `InvalidArgument` for a directory that is not safe to unpack into.
@@ -60,14 +60,14 @@ impl Importing {
         engine.volume_receive(&self.volume, &self.header(size.unwrap_or(MIN_BASE_BYTES), Bytes(0)), true)
     }
 
-    /// What is known of the base before it is made.
+    /// The header of the base, as far as it is known before the import.
     fn header(&self, size_bytes: Bytes, data_bytes: Bytes) -> StreamHeader {
         StreamHeader {
             content: IMPORTING,
             base: None,
             size_bytes,
             start_bytes: Bytes(0),
-            // At most the whole volume is needed.
+            // At most the size of the volume is needed.
             data_bytes: data_bytes.min(size_bytes),
             fs: FsKind::Ext4,
             snapshot: self.request.source.clone(),
@@ -136,7 +136,7 @@ impl WorkerJob for Importing {
     }
 
     fn last_step(&self) -> Option<String> {
-        Some(format!("create volume {} from what was imported", self.volume))
+        Some(format!("create volume {} from the imported image", self.volume))
     }
 
     fn finish(&self, engine: &Engine, outcome: Outcome) -> Result<JobResult, Fault> {

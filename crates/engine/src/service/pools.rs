@@ -20,7 +20,7 @@ impl Service {
         self.read(move |engine| engine.pool_inspect(&name)).await
     }
 
-    /// Makes a pool, or adopts an existing one.
+    /// Creates a pool, or adopts an existing one.
     pub async fn pool_create(&self, request: PoolCreate, terms: Terms) -> Result<Done<PoolView>, Fault> {
         let operation = format!("create pool {}", request.name);
         let claim = Claim::default().changes(Object::Pools).changes(Object::Pool(request.name.clone()));

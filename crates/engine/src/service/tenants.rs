@@ -23,7 +23,7 @@ impl Service {
         self.read(move |engine| engine.tenant_inspect(&name)).await
     }
 
-    /// Makes a tenant and mounts its volumes.
+    /// Creates a tenant and mounts its volumes.
     pub async fn tenant_create(&self, request: TenantCreate, terms: Terms) -> Result<Done<TenantView>, Fault> {
         let operation = format!("create tenant {}", request.name);
         let claim = Claim::default().tenant(&request.name).volumes(&request.volumes);

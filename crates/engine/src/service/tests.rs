@@ -1,4 +1,4 @@
-//! Operations beside each other, on the simulated host.
+//! Concurrent operations on the simulated host.
 
 use std::sync::Condvar;
 use std::sync::atomic::AtomicBool;
@@ -33,7 +33,7 @@ fn device(name: &str) -> Claim {
     Claim::default().changes(Object::Device(name.to_owned()))
 }
 
-/// An operation on a device that has begun, and ends when it is told to.
+/// A running operation on a device, which ends on a signal.
 async fn begin(service: &Service, name: &str) -> (tokio::task::JoinHandle<Result<&'static str, Fault>>, Sender<()>) {
     let (go, may_end): (Sender<()>, Receiver<()>) = channel();
     let (begun, has_begun) = tokio::sync::oneshot::channel();
@@ -50,7 +50,7 @@ async fn begin(service: &Service, name: &str) -> (tokio::task::JoinHandle<Result
     (running, go)
 }
 
-/// Answers no question until it is open.
+/// Blocks observations until it is opened.
 #[derive(Debug, Default)]
 struct Gate(Mutex<bool>, Condvar);
 
@@ -66,15 +66,15 @@ impl Observe for Gate {
 }
 
 #[tokio::test]
-async fn questions_that_were_given_up_still_count_while_they_block_a_thread() {
+async fn abandoned_observations_count_towards_the_limit_while_they_block_a_thread() {
     let gate = Arc::new(Gate::default());
     let service = service_on(&Sim::default(), gate.clone());
     for _ in 0..MAX_OBSERVATIONS {
-        // Polled once, as by a scraper that gives up: the question is asked.
+        // Polled once, as by a scraper that disconnects: the request is started.
         tokio::select! { biased; _ = service.observe(Duration::ZERO) => panic!("the gate is shut"), () = std::future::ready(()) => {} }
     }
     let n_free = service.0.observations.available_permits();
-    // Before anything can fail: threads that wait at the gate would keep the test from ending.
+    // Before any assertion: threads that wait at the gate would keep the test from ending.
     *gate.0.lock().unwrap() = true;
     gate.1.notify_all();
     assert_eq!(n_free, 0);
@@ -95,7 +95,7 @@ async fn a_panic_is_an_internal_fault_and_the_next_operation_works() {
 }
 
 #[tokio::test]
-async fn an_operation_holds_up_nothing_but_others_on_the_same_object() {
+async fn an_operation_delays_only_others_on_the_same_object() {
     let service = service();
     let (running, go) = begin(&service, "sda").await;
     assert_eq!(service.change(Terms::default(), "other".to_owned(), device("sdb"), |_| Ok(1)).await, Ok(1));
@@ -138,9 +138,9 @@ async fn a_waiting_job_can_be_cancelled_and_ends_with_its_client() {
     assert_eq!(service.change(Terms::default(), "fourth".to_owned(), device("sda"), |_| Ok(4)).await, Ok(4));
 }
 
-/// What is changed may be another thing when it is free.
+/// The claimed object may have changed by the time it is free.
 #[tokio::test]
-async fn what_an_operation_changes_is_looked_up_again_when_it_has_it() {
+async fn a_claim_is_resolved_again_once_it_is_granted() {
     let service = service();
     let (running, go) = begin(&service, "sda").await;
     let is_moved = Arc::new(AtomicBool::new(false));
@@ -163,7 +163,7 @@ async fn what_an_operation_changes_is_looked_up_again_when_it_has_it() {
 }
 
 #[tokio::test]
-async fn closing_waits_for_what_has_begun_and_refuses_what_waits() {
+async fn closing_waits_for_running_jobs_and_refuses_waiting_ones() {
     let service = service();
     let (running, go) = begin(&service, "sda").await;
     let mut waiting = Box::pin(service.change(Terms::default(), "waits".to_owned(), device("sda"), |_| Ok(())));
@@ -179,7 +179,7 @@ async fn closing_waits_for_what_has_begun_and_refuses_what_waits() {
     closing.await;
 }
 
-/// A volume of tenant `t`, whose dirty data takes for ever to be written.
+/// A volume of tenant `t`, whose dirty data takes forever to be written.
 async fn slow_volume(sim: &Sim) -> Service {
     let service = service_on(sim, Arc::new(Observed::default()));
     let source = NewPoolSource::Directory { path: "/srv/pool".into(), server: Server::Auto };
@@ -217,7 +217,7 @@ fn detach() -> TenantSet {
 }
 
 #[tokio::test]
-async fn waiting_for_a_slow_tenants_data_ends_with_a_reason_and_no_change() {
+async fn a_wait_for_a_slow_tenants_data_times_out_without_a_change() {
     let sim = Sim::default();
     let service = slow_volume(&sim).await;
     let volume = || "p/v".parse().unwrap();
@@ -234,7 +234,7 @@ async fn waiting_for_a_slow_tenants_data_ends_with_a_reason_and_no_change() {
 }
 
 #[tokio::test]
-async fn a_slow_tenant_holds_up_neither_others_nor_the_end() {
+async fn a_slow_tenant_delays_neither_others_nor_shutdown() {
     let sim = Sim::default();
     let service = slow_volume(&sim).await;
     let copying = {

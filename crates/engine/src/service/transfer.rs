@@ -129,7 +129,7 @@ impl WorkerJob for Receiving {
     }
 
     fn last_step(&self) -> Option<String> {
-        Some(format!("create volume {} from what was received", self.volume))
+        Some(format!("create volume {} from the received snapshot", self.volume))
     }
 
     fn finish(&self, engine: &Engine, outcome: Outcome) -> Result<JobResult, Fault> {

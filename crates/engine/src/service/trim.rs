@@ -1,4 +1,4 @@
-//! Trimming a volume, which may take long: each part claims the volume by itself, and other operations can have it in between.
+//! Trimming a volume, which may take long: each part claims the volume separately, and other operations can claim it in between.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ impl Service {
     /// Trims a mounted volume. Ends when the client disconnects; the parts trimmed by then stay trimmed.
     ///
     /// # Errors
-    /// `Unsupported` for a volume that trimming does not help, or harms; `InvalidArgument` for one that is not mounted, or was detached
+    /// `Unsupported` for a volume that must not be trimmed; `InvalidArgument` for one that is not mounted, or was detached
     /// meanwhile; `Cancelled`.
     pub async fn volume_trim(&self, volume: VolumeRef, terms: Terms) -> Result<Done<TrimView>, Fault> {
         let operation = format!("trim volume {volume}");
         let spec = JobSpec { operation, request: terms.request, wait_limit: Some(terms.wait) };
         let running = self.0.engine.shared.jobs.begin(spec)?;
-        let _wanted = running.wanted();
+        let _wanted = running.cancel_on_drop();
         let service = self.clone();
         // A task of its own: the current part is waited for even after the client has disconnected.
         let trimming = tokio::spawn(async move {

@@ -25,7 +25,7 @@ impl Service {
         self.read(move |engine| engine.volume_inspect(&volume)).await
     }
 
-    /// What volumes have read of shared blocks.
+    /// Reads of shared blocks, by volume and source.
     pub async fn heatmap(&self) -> Result<Vec<HeatRow>, Fault> {
         self.read(|engine| engine.heatmap()).await
     }
@@ -35,7 +35,7 @@ impl Service {
         self.read(move |engine| engine.volume_receiving(&volume)).await
     }
 
-    /// Makes a volume with an empty file system.
+    /// Creates a volume with an empty file system.
     pub async fn volume_create(&self, request: VolumeCreate, terms: Terms) -> Result<Done<VolumeView>, Fault> {
         let operation = format!("create volume {}", request.volume);
         let claim = Claim::default().volume(&request.volume);
@@ -75,7 +75,7 @@ impl Service {
         self.change(terms, operation, claim, move |engine| engine.volume_resize(&volume, &request, terms.dry_run)).await
     }
 
-    /// Makes a snapshot or a clone in the same pool.
+    /// Creates a snapshot or a clone in the same pool.
     pub async fn volume_copy(
         &self,
         volume: VolumeRef,
@@ -117,9 +117,9 @@ impl Service {
             .await
     }
 
-    /// Discards what was received of a volume so far.
+    /// Discards the staging file of a volume.
     pub async fn volume_receive_abort(&self, volume: VolumeRef, terms: Terms) -> Result<Done<ReceiveView>, Fault> {
-        let operation = format!("discard what was received of volume {volume}");
+        let operation = format!("discard the staging file of volume {volume}");
         let claim = Claim::default().volume(&volume);
         self.change(terms, operation, claim, move |engine| engine.volume_receive_abort(&volume, terms.dry_run)).await
     }

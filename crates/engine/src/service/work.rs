@@ -67,7 +67,7 @@ impl Service {
             let outcome = service.run_worker(&runtime, &engine, &running, &worker_job, held, &mut channels);
             running.end_with(outcome.clone().map(Some));
             if let (Some(ready), Err(fault)) = (channels.ready, outcome) {
-                // Who asked may be gone.
+                // The client may have disconnected.
                 drop(ready.send(Err(fault)));
             }
         }));
@@ -89,7 +89,7 @@ impl Service {
     ) -> Result<JobResult, Fault> {
         let job = running.job();
         let mut worker = RunningWorker::start(engine, job, worker_job)?;
-        // What comes in or goes out through a stream is open.
+        // The worker has opened its files.
         let held = Some(held).filter(|_| !worker_job.has_stream());
         let is_awaited = channels.ready.take().is_some_and(|ready| ready.send(Ok(())).is_ok());
         let begun = match worker_job.has_stream() {
@@ -102,7 +102,7 @@ impl Service {
             false => Ok(()),
         };
         let outcome = begun.and_then(|()| self.drive_worker(runtime, engine, running, worker_job, &mut worker));
-        // It has nothing open any more.
+        // The worker has closed its files.
         drop(worker);
         let outcome = outcome.and_then(|outcome| match worker_job.last_step() {
             None => worker_job.finish(engine, outcome),
@@ -117,7 +117,7 @@ impl Service {
         if outcome.as_ref().is_err_and(|fault| worker_job.needs_cleanup(fault)) {
             let held = runtime.block_on(self.claim_objects(running, engine, worker_job.claim()));
             if let Err(fault) = held.and_then(|_held| worker_job.clean_up(engine)) {
-                tracing::warn!(job = job.id(), %fault, "what it left is discarded later");
+                tracing::warn!(job = job.id(), %fault, "cannot discard its leftovers now");
             }
         }
         outcome
@@ -156,7 +156,7 @@ impl Service {
     ) -> Result<Held, Fault> {
         let job = running.job();
         job.check_cancelled()?;
-        // What was moved is a change, and what follows has its own time to wait.
+        // The transfer counts as a change, so that the next step has its own time limit.
         job.mark_changed();
         job.begin_step(&step, false)?;
         self.claim_objects(running, engine, worker_job.claim()).await

@@ -38,7 +38,7 @@ impl World {
                 assert!(*fs == FsKind::Ext4 || mounted_at.is_some(), "XFS was grown unmounted");
                 if let DeviceRef::Lv { vg, lv } = device {
                     let is_unfilled = self.unfilled.contains_key(&node(vg, lv));
-                    assert!(!is_unfilled, "a file system grew into what had yet to be taken from the pool");
+                    assert!(!is_unfilled, "a file system grew into unallocated space");
                 }
                 let (slot, size) = self.fs(device)?;
                 let fs = slot.as_mut().expect("there is a file system");

@@ -58,7 +58,7 @@ impl World {
             }
             A::CopyImage { path, of } => {
                 let on = self.below.get(of).copied().flatten();
-                assert!(on.is_some(), "an image was copied that lies on nothing");
+                assert!(on.is_some(), "an image without layers was copied");
                 let copy = self.images[of].clone();
                 self.empty.insert(path.clone());
                 self.below.insert(path.clone(), on);
@@ -72,7 +72,7 @@ impl World {
                 let Some(image) = self.images.remove(by) else { return Ok(false) };
                 self.empty.remove(by);
                 self.empty.remove(path);
-                let below = self.below.remove(by).expect("what replaces an image lies on a layer");
+                let below = self.below.remove(by).expect("the replacement of an image has a backing layer");
                 self.below.insert(path.clone(), below);
                 self.images.insert(path.clone(), image).is_some()
             }
@@ -106,7 +106,7 @@ impl Images for Sim {
     }
 
     fn staging_file_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault> {
-        // Here nobody holds one, and no time passes.
+        // Here no process has one open, and no time passes.
         Ok(for_at_least.is_zero() && self.world().staging_files.contains_key(path))
     }
 }

@@ -32,21 +32,22 @@ impl World {
                     received: Some(Bytes(0)),
                     layer: StagingLayer::Missing,
                 };
-                let is_new = self.staging_file(path).is_none_or(|part| part.layer == StagingLayer::Same);
+                let is_new = self.staging_file(path).is_none_or(|staging| staging.layer == StagingLayer::Same);
                 if is_new {
                     self.staging_files.insert(path.clone(), new);
                 }
                 is_new
             }
             A::PublishStagingFile { path, image } => {
-                let part = self.staging_files.get_mut(path).expect("it is being received");
-                assert!(part.received.is_none(), "a part was published that is not whole");
-                let layer = self.below.entry(PathBuf::from(part.content.to_string()));
-                part.layer = if matches!(layer, Entry::Vacant(_)) { StagingLayer::Same } else { StagingLayer::Other };
-                layer.or_insert(part.base);
-                self.below.insert(image.clone(), Some(part.content));
-                let fs = Some(FileSystem::new(FsKind::Ext4, part.size));
-                self.images.insert(image.clone(), (part.size, fs)).is_none()
+                let staging = self.staging_files.get_mut(path).expect("it is being received");
+                assert!(staging.received.is_none(), "an incomplete staging file was published");
+                let layer = self.below.entry(PathBuf::from(staging.content.to_string()));
+                staging.layer =
+                    if matches!(layer, Entry::Vacant(_)) { StagingLayer::Same } else { StagingLayer::Other };
+                layer.or_insert(staging.base);
+                self.below.insert(image.clone(), Some(staging.content));
+                let fs = Some(FileSystem::new(FsKind::Ext4, staging.size));
+                self.images.insert(image.clone(), (staging.size, fs)).is_none()
             }
             A::RemoveStagingFile { path } => self.staging_files.remove(path).is_some(),
             A::SweepLayers { .. } => {
@@ -107,13 +108,13 @@ impl World {
     }
 
     pub(super) fn staging_file(&self, path: &Path) -> Option<StagingState> {
-        let part = self.staging_files.get(path)?;
-        let has_layer = self.below.contains_key(&PathBuf::from(part.content.to_string()));
-        let layer = match part.layer {
+        let staging = self.staging_files.get(path)?;
+        let has_layer = self.below.contains_key(&PathBuf::from(staging.content.to_string()));
+        let layer = match staging.layer {
             _ if !has_layer => StagingLayer::Missing,
             StagingLayer::Same => StagingLayer::Same,
             _ => StagingLayer::Other,
         };
-        Some(StagingState { layer, ..*part })
+        Some(StagingState { layer, ..*staging })
     }
 }

@@ -51,7 +51,7 @@ impl World {
                     "a file system was written over: data lost"
                 );
                 let path = node(vg, lv);
-                assert!(self.unfilled.get(&path).is_none_or(|from| from_bytes <= from), "a part was left out");
+                assert!(self.unfilled.get(&path).is_none_or(|from| from_bytes <= from), "a range was skipped");
                 self.unfilled.remove(&path);
                 self.written.insert(path);
                 true

@@ -39,19 +39,19 @@ impl World {
                 self.mounts.remove(target).is_some()
             }
             A::SyncFs { target } => {
-                assert!(self.mounts.contains_key(target), "what is not mounted was synced");
+                assert!(self.mounts.contains_key(target), "an unmounted file system was synced");
                 true
             }
             A::TrimFs { target, cgroup, start_bytes, length_bytes } => {
                 assert!(self.cgroups.contains_key(cgroup), "a file system was trimmed in a missing cgroup");
-                let device = self.mounts.get(target).cloned().expect("what is trimmed is mounted");
+                let device = self.mounts.get(target).cloned().expect("a trimmed file system is mounted");
                 let (_, size) = self.fs(&device)?;
                 assert!(start_bytes.0 + length_bytes.0 <= size.0, "more than a volume was trimmed");
                 let path = match device {
                     DeviceRef::Image { image, .. } => image,
                     DeviceRef::Lv { vg, lv } => node(&vg, &lv),
                 };
-                assert!(!self.written.contains(&path), "what was written in advance was trimmed");
+                assert!(!self.written.contains(&path), "a volume written in advance was trimmed");
                 true
             }
             A::AttachPeer { volume, target, .. } => {

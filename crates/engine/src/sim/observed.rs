@@ -1,4 +1,4 @@
-//! What tests see of the simulated host: a hold, and an observation.
+//! A hold and an observation of the simulated host.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,7 +18,7 @@ use bulkhead_core::observe::histogram::Histogram;
 
 use crate::observe::Observe;
 
-/// A hold on that host, as it is shown.
+/// The view of a hold on that host.
 pub(crate) fn held() -> HoldView {
     let tenant = HeldTenant {
         name: "db".to_owned(),
@@ -60,7 +60,7 @@ pub(crate) fn held() -> HoldView {
     }
 }
 
-/// An observation of that host: each second the same happens, and each question comes a second later.
+/// An observation of that host: each request comes a second later, and each second has the same activity.
 #[derive(Debug, Default)]
 pub(crate) struct Observed(AtomicU32);
 
@@ -130,7 +130,7 @@ impl Observe for Observed {
     }
 }
 
-/// A wait for two commits, mostly because of somebody else.
+/// A wait for two commits, mostly caused by another container.
 fn long_wait(victim: &Identity, noise: &Identity) -> WaitView {
     let commit = |tid, seconds: f64, requester: Option<&Identity>| CommitView {
         tid,

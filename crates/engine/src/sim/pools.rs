@@ -51,7 +51,7 @@ impl Pools for Sim {
     }
 }
 
-/// Where a pool's volumes are, as images or nodes.
+/// The directory of a pool's images or nodes.
 pub(super) fn directory_of(source: &PoolSource) -> PathBuf {
     match source {
         PoolSource::File { directory, .. } => directory.clone(),

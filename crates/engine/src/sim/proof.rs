@@ -1,11 +1,11 @@
-//! That the simulated host is as some actions left it.
+//! Proofs that the simulated host is as some actions left it.
 
 use bulkhead_core::action::{Action, CgroupAction, MountAction, ServerAction};
 
 use super::Sim;
 use crate::host::Proof;
 
-/// What has to be as these actions left it.
+/// The actions whose result has to be unchanged.
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) sim: Sim,

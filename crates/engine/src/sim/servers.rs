@@ -92,7 +92,7 @@ impl Volumes for Sim {
 
     fn read_counts(&self, volume: Uuid) -> Result<ReadCounts, Fault> {
         let mut counts = ReadCounts::default();
-        // Who lends has borrowed.
+        // A volume that is attached as a peer has read from one.
         if self.world().peers.contains_key(&volume) {
             counts.count(HeatSource::Peer(volume), 4096);
         }

@@ -1,4 +1,4 @@
-//! Workers of the simulated host: threads that speak as a worker does, and behave as badly as a test wants.
+//! Workers of the simulated host: threads that speak the protocol of a worker, and misbehave as a test requires.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -16,29 +16,29 @@ use uuid::Uuid;
 use crate::host::{WORKER_POLL, Worker};
 use crate::sim::Sim;
 
-/// How a worker behaves.
+/// The behavior of a worker.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) enum Play {
-    /// It works.
+pub(crate) enum WorkerBehavior {
+    /// It succeeds.
     #[default]
     Works,
-    /// It finds that it cannot begin.
+    /// It fails to start.
     Refuses(Fault),
-    /// It ends without a word once it has its stream.
+    /// It exits without a report once it has its stream.
     Dies,
-    /// It finds that its stream is bad, when all of it has come.
+    /// It fails at the end of its stream.
     Fails(Fault),
-    /// It comes to no end before its stream does.
+    /// It runs until its stream ends.
     Hangs,
 }
 
-/// What a worker that sends writes before it has what came with the stream written back.
+/// What a sending worker writes, before it echoes the bytes that came with the stream.
 pub(crate) const SENT: &[u8] = b"what the snapshot holds\n";
 
-/// What a worker that imports makes of every archive.
+/// The content that an importing worker creates from any archive.
 pub(crate) const BASE: Uuid = Uuid::from_u128(0x1d69_3a3c_4e0d_8f6e_9b55_b07c_6a5e_0001);
 
-/// What a worker finds of every device.
+/// The result of measuring any device.
 pub(crate) fn calibration() -> Calibration {
     let (model, qos) = ("ctrl=user model=linear".to_owned(), "enable=1 ctrl=user".to_owned());
     Calibration { model, qos, measured: Vec::new(), isolation: None }
@@ -70,19 +70,19 @@ impl Worker for Thread {
     }
 }
 
-pub(super) fn start(sim: Sim, spec: WorkSpec, play: Play) -> Box<dyn Worker> {
+pub(super) fn start(sim: Sim, spec: WorkSpec, behavior: WorkerBehavior) -> Box<dyn Worker> {
     let (control, theirs) = packet::pair().unwrap();
     packet::set_receive_timeout(&control, WORKER_POLL).unwrap();
     let thread = thread::spawn(move || {
-        // Whoever ended it does not hear what it says.
-        drop(work(&sim, &theirs, spec, play));
+        // Fails if the daemon has closed the connection.
+        drop(work(&sim, &theirs, spec, behavior));
     });
     Box::new(Thread { control, thread })
 }
 
-fn work(sim: &Sim, control: &OwnedFd, spec: WorkSpec, play: Play) -> std::io::Result<()> {
+fn work(sim: &Sim, control: &OwnedFd, spec: WorkSpec, behavior: WorkerBehavior) -> std::io::Result<()> {
     let say = |report: &Report| packet::send(control, &serde_json::to_vec(report).unwrap(), None);
-    if let Play::Refuses(fault) = play {
+    if let WorkerBehavior::Refuses(fault) = behavior {
         return say(&Report::Failed(fault));
     }
     say(&Report::Ready)?;
@@ -90,9 +90,9 @@ fn work(sim: &Sim, control: &OwnedFd, spec: WorkSpec, play: Play) -> std::io::Re
     if let Task::Measure(task) = &spec.task {
         say(&Report::Step(JobSteps { done: 1, of: 2 }, "the small load alone".to_owned()))?;
         say(&Report::Figure("small load alone: fsync 5.0 ms".to_owned()))?;
-        return match (play, &task.verify) {
-            // Until somebody ends the conversation.
-            (Play::Hangs, _) => packet::receive(control, &mut buffer).map(drop),
+        return match (behavior, &task.verify) {
+            // Until the connection is closed.
+            (WorkerBehavior::Hangs, _) => packet::receive(control, &mut buffer).map(drop),
             (_, Some(_)) => say(&Report::Done(Outcome::Verified(Vec::new()))),
             (_, None) => say(&Report::Done(Outcome::Calibrated(calibration()))),
         };
@@ -107,32 +107,32 @@ fn work(sim: &Sim, control: &OwnedFd, spec: WorkSpec, play: Play) -> std::io::Re
     while (ahead.len() as u64) < ahead_bytes.0 {
         ahead.extend_from_slice(packet::receive(control, &mut buffer)?.0);
     }
-    if play == Play::Dies {
+    if behavior == WorkerBehavior::Dies {
         return Ok(());
     }
     let task = match spec.task {
         Task::Send(task) => task,
         Task::Receive(task) => {
             stream.read_to_end(&mut ahead)?;
-            sim.has_come(ahead);
-            if let Play::Fails(fault) = play {
+            sim.set_received(ahead);
+            if let WorkerBehavior::Fails(fault) = behavior {
                 return say(&Report::Failed(fault));
             }
             sim.fill_staging_file(&task.staging_file);
             return say(&Report::Done(Outcome::Received));
         }
-        // It has no stream.
+        // A job without a stream.
         Task::Measure(_) => return Ok(()),
         Task::Import(_) => {
             stream.read_to_end(&mut ahead)?;
-            sim.has_come(ahead);
+            sim.set_received(ahead);
             say(&Report::Staged(Staged { size_bytes: Bytes::mib(512), data_bytes: Bytes::mib(1) }))?;
             let (order, _) = packet::receive(control, &mut buffer)?;
             let Ok(Order::Make { staging_file: part }) = serde_json::from_slice(order) else { return Ok(()) };
-            match play {
-                Play::Fails(fault) => return say(&Report::Failed(fault)),
-                // Until somebody ends the conversation.
-                Play::Hangs => return packet::receive(control, &mut buffer).map(drop),
+            match behavior {
+                WorkerBehavior::Fails(fault) => return say(&Report::Failed(fault)),
+                // Until the connection is closed.
+                WorkerBehavior::Hangs => return packet::receive(control, &mut buffer).map(drop),
                 _ => {}
             }
             sim.import_into(&part, BASE);
@@ -143,8 +143,8 @@ fn work(sim: &Sim, control: &OwnedFd, spec: WorkSpec, play: Play) -> std::io::Re
     stream.write_all(&ahead)?;
     let read_bytes = Bytes(SENT.len() as u64);
     say(&Report::Progress(JobProgress { done_bytes: read_bytes, of_bytes: Some(task.header.size_bytes) }))?;
-    if play == Play::Hangs {
-        // Until the client goes away, or the daemon ends the stream.
+    if behavior == WorkerBehavior::Hangs {
+        // Until the client disconnects, or the daemon ends the stream.
         while stream.read(&mut buffer)? > 0 {}
         return Ok(());
     }

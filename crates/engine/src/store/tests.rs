@@ -16,7 +16,7 @@ fn record() -> Record {
 }
 
 #[test]
-fn a_record_is_read_back() {
+fn a_record_round_trips() {
     assert_eq!(decode(Path::new("/x"), &encode(&record())), Ok(record()));
 }
 
@@ -98,7 +98,7 @@ fn a_newer_version_is_named_not_guessed() {
 
 proptest! {
     #[test]
-    fn every_cut_is_noticed(keep in 0usize..1000) {
+    fn every_truncation_is_detected(keep in 0usize..1000) {
         let whole = encode(&record());
         if keep < whole.len() {
             prop_assert_eq!(decode(Path::new("/x"), &whole[..keep]).map_err(|f| f.code), Err(Code::Corrupt));
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn every_flipped_byte_is_noticed(at in any::<prop::sample::Index>(), bit in 0u8..8) {
+    fn every_flipped_byte_is_detected(at in any::<prop::sample::Index>(), bit in 0u8..8) {
         let mut bytes = encode(&record());
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;

@@ -27,14 +27,14 @@ fn a_flattened_volume_releases_its_layers() {
     engine.tick();
     assert_eq!((layers(&engine), engine.problems().len()), (0, 0));
     assert!(sim.leftovers().unused_layers.is_empty());
-    // There is nothing left to be done, and on others there never was.
+    // A repeated request does nothing, and neither does one for a volume without layers.
     assert!(engine.volume_flatten(&volume("file/v"), &VolumeFlatten::default(), false).unwrap().steps.is_empty());
     run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
     assert_eq!(run(&engine, &Op::Flatten("file/w")).unwrap_err().code, Code::Unsupported);
 }
 
 #[test]
-fn the_last_of_a_thin_pools_metadata_is_left_for_the_volumes_that_there_are() {
+fn copies_are_refused_when_thin_pool_metadata_is_nearly_full() {
     let sim = with_pools();
     let engine = engine(&sim);
     run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
@@ -45,7 +45,7 @@ fn the_last_of_a_thin_pools_metadata_is_left_for_the_volumes_that_there_are() {
     assert!(fault.code == Code::NoSpace && fault.hint.contains("--poolmetadatasize"), "{fault:?}");
 }
 
-/// A layer takes 2 MiB here, of which each clone has two, and what nobody uses is not flattened yet.
+/// Each clone has two layers of 2 MiB, and unused volumes are not flattened yet.
 #[test]
 fn space_for_flattening_is_reserved() {
     let sim = with_pools();
@@ -60,7 +60,7 @@ fn space_for_flattening_is_reserved() {
     sim.set_free(Bytes::mib(71));
     run(&engine, &Op::Flatten("file/a")).unwrap();
     run(&engine, &Op::Flatten("file/b")).unwrap();
-    // 63 MiB are left of what seems to be free.
+    // 63 MiB are not reserved.
     let fault = run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap_err();
     assert!(fault.code == Code::NoSpace && fault.cause.contains("has 63"), "{fault}");
     let cancel = VolumeFlatten { cancel: true };
@@ -91,12 +91,12 @@ fn peers_release_a_volume_before_it_is_unmounted() {
     let made = engine.volume_copy(&volume("file/v"), &copy("c", ReadFrom::Peers, Some("d")), false).unwrap();
     let view = made.object.unwrap();
     assert_eq!((view.read_from, view.domain.map(|domain| domain.to_string())), (ReadFrom::Peers, Some("d".to_owned())));
-    // What was made otherwise is not what was asked for.
+    // A clone with other options does not match the request.
     assert_eq!(code("file/v", copy("c", ReadFrom::Peers, None)), Code::AlreadyExists);
     run(&engine, &Op::Tenant("db", "file/c")).unwrap();
     let rows = engine.heatmap().unwrap();
     assert_eq!(rows.iter().map(|row| row.source_name.as_str()).collect::<Vec<_>>(), ["file/c"]);
-    // The reader may have been killed; it is told again.
+    // The reader may have been killed; the volume is attached again.
     sim.kill_peer_reader();
     engine.tick();
     assert_eq!((engine.heatmap().unwrap().len(), engine.problems().len()), (1, 0));
@@ -106,7 +106,7 @@ fn peers_release_a_volume_before_it_is_unmounted() {
 }
 
 #[test]
-fn on_lvm_a_clone_of_a_snapshot_shares_and_keeps_that_as_long_as_it_is_mounted() {
+fn on_lvm_a_clone_shares_page_cache_with_its_snapshot_while_mounted() {
     let sim = with_pools();
     let engine = engine(&sim);
     run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
@@ -114,7 +114,7 @@ fn on_lvm_a_clone_of_a_snapshot_shares_and_keeps_that_as_long_as_it_is_mounted()
     assert_eq!(run(&engine, &Op::Share("thin/v", "c")).unwrap_err().code, Code::InvalidArgument);
     run(&engine, &Op::Snapshot("thin/v", "s")).unwrap();
     run(&engine, &Op::Share("thin/s", "c")).unwrap();
-    // Unless it is said again, copies of it share nothing.
+    // Copies do not inherit the option.
     run(&engine, &Op::Clone("thin/c", "d")).unwrap();
     let read_from = |name| engine.volume_inspect(&volume(name)).unwrap().read_from;
     assert_eq!(
@@ -142,18 +142,18 @@ fn an_incomplete_receive_is_listed_and_discarded() {
         let request = VolumeSend { from: from.map(|name| name.parse().unwrap()), ..VolumeSend::default() };
         engine.volume_send(&volume(name), &request, false).map(|done| done.object.unwrap())
     };
-    // Only a snapshot does not change meanwhile.
+    // Only a snapshot can be sent, because it does not change.
     assert_eq!(send("file/v", None).unwrap_err().code, Code::InvalidArgument);
     let whole = send("file/s", None).unwrap();
     assert_eq!(whole.header.base, None);
     assert_eq!(whole.changed, whole.layers);
-    assert_eq!(send("file/s", None).unwrap(), whole, "what it holds has not changed");
+    assert_eq!(send("file/s", None).unwrap(), whole, "its content is unchanged");
     run(&engine, &Op::Snapshot("file/v", "t")).unwrap();
     let later = send("file/t", Some("s")).unwrap();
     assert_eq!(later.header.base, Some(whole.header.content));
-    assert!(!later.changed.contains(later.layers.last().unwrap()), "what both lie on is not sent: {later:?}");
+    assert!(!later.changed.contains(later.layers.last().unwrap()), "common layers are not sent: {later:?}");
 
-    // Who goes on, does so with what was begun.
+    // A transfer is resumed with the same content and base.
     let resume = |content, base| {
         let resume = Some(ResumeToken { content, base, received_bytes: Bytes(4096) });
         let request = VolumeSend { from: Some("s".parse().unwrap()), resume };
@@ -201,7 +201,7 @@ fn an_incomplete_receive_is_listed_and_discarded() {
 }
 
 #[test]
-fn what_is_sent_from_a_thin_pool_can_never_change() {
+fn a_snapshot_sent_from_a_thin_pool_is_immutable() {
     let sim = with_pools();
     let engine = engine(&sim);
     for op in [
@@ -237,7 +237,7 @@ fn what_is_sent_from_a_thin_pool_can_never_change() {
         assert_eq!((fault.code, reason(&fault)), (code, why.as_ref()), "{fault}");
         assert!(fault.cause.contains(cause), "{fault}");
     }
-    // A dry run says what would be done, and does nothing.
+    // A dry run lists the steps, and changes nothing.
     let plan = send("thin/a", None, true).unwrap();
     let steps: Vec<String> = plan.steps.iter().map(|step| step.action.to_string()).collect();
     assert_eq!((plan.object, steps), (None, vec!["make tvg/a read-only".to_owned(), "activate tvg/a".to_owned()]));
@@ -247,7 +247,7 @@ fn what_is_sent_from_a_thin_pool_can_never_change() {
     assert_eq!(whole.header.content, engine.volume_inspect(&volume("thin/a")).unwrap().uuid);
     assert_eq!(whole.device, Some(SendDevice { path: device("a"), base: None }));
     let again = send("thin/a", None, false).unwrap();
-    assert_eq!((again.object.as_ref(), again.steps[0].changed), (Some(&whole), false), "it is as it was");
+    assert_eq!((again.object.as_ref(), again.steps[0].changed), (Some(&whole), false), "it is unchanged");
     let step = send("thin/b", Some("a"), false).unwrap().object.unwrap();
     assert_eq!(step.header.base, Some(whole.header.content));
     assert_eq!(step.device, Some(SendDevice { path: device("b"), base: Some(device("a")) }));
@@ -257,7 +257,7 @@ fn what_is_sent_from_a_thin_pool_can_never_change() {
 }
 
 #[test]
-fn a_clone_is_mounted_as_it_was_created_to_be_and_no_copy_of_it_is() {
+fn a_clone_keeps_its_mount_options_and_its_copies_inherit_only_subdir() {
     let sim = with_pools();
     let first = engine(&sim);
     for pool in ["file", "thin"] {
@@ -278,7 +278,7 @@ fn a_clone_is_mounted_as_it_was_created_to_be_and_no_copy_of_it_is() {
         assert!(first.volume_copy(&volume(&original), &request, false).unwrap().steps.is_empty());
         let other = copy("root", false, MountOptions::default());
         assert_eq!(first.volume_copy(&volume(&original), &other, false).unwrap_err().code, Code::AlreadyExists);
-        // Where the data is, it is in a copy as well; what programs in it may do is not inherited.
+        // A copy inherits the directory, but not `suid` and `dev`.
         let root = volume(&format!("{pool}/root"));
         let inherited = MountOptions { subdir, ..MountOptions::default() };
         for (name, read_only) in [("snap", true), ("again", false)] {

@@ -103,9 +103,9 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
                     let context = format!("{:?} cut after {cut_step} steps", &story[..=cut_op]);
                     assert_settled(&sim, &engine(&sim), &context);
                     cuts += 1;
-                    // Asked again, the operation succeeds: it was completed, undone, or can be started anew.
+                    // Repeated, the operation succeeds: it was completed or undone, or can be started again.
                     let again = match run_on(&sim, &engine(&sim), &story[cut_op]) {
-                        // What was received is there.
+                        // The received data exists.
                         Err(fault) if fault.code == Code::AlreadyExists && matches!(story[cut_op], Op::Receive(..)) => {
                             Ok(())
                         }
@@ -119,11 +119,11 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
             }
         }
     }
-    assert!(cuts > 150, "only {cuts} cuts were tried");
+    assert!(cuts > 150, "only {cuts} crashes were tried");
 }
 
-/// What fills the new part of a full thin volume may take long: the daemon that starts does not wait for it, and the next try begins
-/// where the first one did.
+/// Filling the new part of a full thin volume may take long: a starting daemon does not wait for it, and the next attempt resumes at the
+/// same offset.
 #[test]
 fn an_interrupted_growth_of_a_full_thin_volume_is_resumed() {
     let fills = |engine: &Engine, mib| -> Vec<String> {
@@ -147,7 +147,7 @@ fn an_interrupted_growth_of_a_full_thin_volume_is_resumed() {
         let next = engine(&sim);
         assert_eq!(next.volume_inspect(&volume("thin/v")).unwrap().size_bytes, Bytes::mib(128));
         assert_settled(&sim, &next, "cut off");
-        // What it has yet to take is reserved again.
+        // The rest is reserved again.
         sim.set_free(Bytes::mib(60));
         let fault = run(&next, &Op::Resize("thin/v", 128)).unwrap_err();
         assert_eq!(fault.code, Code::NoSpace, "{fault}");
@@ -155,7 +155,7 @@ fn an_interrupted_growth_of_a_full_thin_volume_is_resumed() {
         if is_mounted {
             assert_eq!(fills(&next, 160), from(64));
         } else {
-            // As large as it was, it has nothing that is not filled.
+            // At its old size it is filled completely.
             assert_eq!(fills(&next, 64), [""; 0]);
             assert_eq!(fills(&next, 160), from(64));
         }
@@ -217,7 +217,7 @@ fn an_interrupted_import_is_discarded_by_the_next_daemon() {
     let findings = daemon.pool_inspect(&"file".parse().unwrap()).unwrap().findings;
     let is_import = |found: &Finding| found.id == FindingId::ImportUnfinished && found.object == "volume file/one";
     assert!(findings.iter().any(is_import), "{findings:?}");
-    // Another one may be about to begin, and what is received in part is worth keeping.
+    // A new import may be about to start, and incomplete transfers are kept.
     daemon.volume_receive(&other, &StreamHeader { content: Uuid::from_u128(7), ..header.clone() }, false).unwrap();
     daemon.volume_receive(&volume("file/third"), &header, false).unwrap();
     assert_eq!(daemon.volume_receiving(&one).unwrap().content, IMPORTING);
@@ -228,7 +228,7 @@ fn an_interrupted_import_is_discarded_by_the_next_daemon() {
 }
 
 #[test]
-fn a_failed_shrink_leaves_the_volume_as_it_was() {
+fn a_failed_shrink_leaves_the_volume_unchanged() {
     let sim = with_pools();
     let engine = engine(&sim);
     run(&engine, &Op::Create("thick/v", 64, FsKind::Ext4)).unwrap();
@@ -257,7 +257,7 @@ fn a_failed_growth_is_never_truncated_by_the_next() {
 }
 
 #[test]
-fn an_interrupted_shrink_that_cannot_be_completed_does_not_hold_the_volume_for_ever() {
+fn an_interrupted_shrink_that_cannot_be_completed_does_not_block_the_volume_forever() {
     for name in ["file/v", "thick/v"] {
         let sim = with_pools();
         run(&engine(&sim), &Op::Create(name, 64, FsKind::Ext4)).unwrap();
@@ -268,7 +268,7 @@ fn an_interrupted_shrink_that_cannot_be_completed_does_not_hold_the_volume_for_e
         let after = engine(&sim);
         assert_eq!(after.problems().len(), 1, "{:?}", after.problems());
         after.tick();
-        assert_eq!(after.problems().len(), 1, "a tick does not forget it");
+        assert_eq!(after.problems().len(), 1, "a check does not clear it");
         let view = after.volume_inspect(&volume(name)).unwrap();
         assert_eq!((view.size_bytes, view.state.as_str()), (Bytes::mib(64), "ready"));
     }

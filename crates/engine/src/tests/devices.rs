@@ -14,7 +14,7 @@ fn calibration(isolation: Option<Isolation>) -> Calibration {
 }
 
 #[test]
-fn what_weakens_isolation_on_a_device_is_found_on_it_and_on_what_is_stacked_on_it() {
+fn weak_isolation_is_found_on_a_device_and_on_devices_stacked_on_it() {
     let sim = Sim::default();
     let engine = engine(&sim);
     let ids = |name: &str| -> Vec<String> {
@@ -42,7 +42,7 @@ fn what_weakens_isolation_on_a_device_is_found_on_it_and_on_what_is_stacked_on_i
 }
 
 #[test]
-fn a_policy_is_enabled_survives_a_reboot_and_is_restored() {
+fn a_policy_survives_a_reboot_and_can_be_disabled() {
     let sim = Sim::default();
     let first = engine(&sim);
     let ask = |engine: &Engine, name: &str, policy| {
@@ -79,7 +79,7 @@ fn a_policy_that_cannot_be_enabled_is_not_recorded_and_a_lost_device_hides_no_ot
     first.device_control("sda", &DeviceControl { policy: None }, false).unwrap_err();
     sim.crash_after(None);
     let last = engine(&sim);
-    assert_eq!(last.device_inspect("sda").unwrap().policy, Policy::Bfq, "not yet forgotten, so put in force again");
+    assert_eq!(last.device_inspect("sda").unwrap().policy, Policy::Bfq, "still recorded, so it is enabled again");
     let restored = last.device_control("sda", &DeviceControl { policy: None }, false).unwrap();
     assert_eq!(restored.object.unwrap().scheduler.as_deref(), Some("mq-deadline"));
 }

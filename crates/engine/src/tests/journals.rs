@@ -43,7 +43,7 @@ fn a_journal_that_stayed_small_is_reported_and_replaced() {
         assert!(found(&engine).is_empty());
         let both = VolumeResize { journal: Some(JournalSize::Auto), size_bytes: Some(Bytes::mib(64)), shrink: true };
         engine.volume_resize(&volume(name), &both, false).unwrap();
-        // Asked for what it has, it stays.
+        // A request for its current size changes nothing.
         let request = VolumeResize { journal: Some(JournalSize::Auto), ..VolumeResize::default() };
         let again = engine.volume_resize(&volume(name), &request, false).unwrap();
         let changes = |action: &Action| {
@@ -67,10 +67,10 @@ fn a_journal_that_cannot_be_replaced_stays() {
     assert_eq!(nothing.code, Code::InvalidArgument);
     sim.fill_file_systems(true);
     assert_eq!(code(&Op::Journal("file/v", JournalSize::Bytes(Bytes::mib(16)))), Code::NoSpace);
-    // At once, not only after a restart.
+    // Recovered at once, without a restart.
     assert_settled(&sim, &engine, "after a refusal");
     sim.fill_file_systems(false);
-    // Of a pool that it takes room of, it needs as much.
+    // A journal that allocates needs free space in the pool.
     run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
     sim.set_free(Bytes::mib(15));
     assert_eq!(code(&Op::Journal("thin/v", JournalSize::Bytes(Bytes::mib(16)))), Code::NoSpace);

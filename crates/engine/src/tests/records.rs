@@ -1,4 +1,4 @@
-//! Records that are damaged, lost, or elsewhere than before.
+//! Records that are damaged, lost or moved.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ fn a_damaged_record_is_reported_and_nothing_behind_it_is_touched() {
     sim.corrupt(Path::new("/srv/pool/file.volume").with_file_name("v.volume").as_path(), |bytes| bytes.truncate(60));
     let engine = engine(&sim);
     assert_eq!(engine.problems().len(), 1);
-    // The pool says the same of it: it is there once.
+    // The finding of the pool is the same, and is listed once.
     let [damaged] = &in_order(engine.findings())[..] else { panic!("{:?}", engine.findings()) };
     assert_eq!(damaged.id, FindingId::RecordUnreadable);
     assert_eq!(engine.pool_inspect(&"file".parse().unwrap()).unwrap().findings, std::slice::from_ref(damaged));
@@ -43,7 +43,7 @@ fn a_lost_state_directory_is_rebuilt_from_the_pool_itself() {
 
 /// After a reboot its file system is mounted elsewhere.
 #[test]
-fn a_pool_is_found_again_where_its_file_system_is_mounted_now() {
+fn a_pool_can_be_moved_to_its_new_mount_point() {
     for is_recorded in [true, false] {
         let sim = with_pools();
         {
@@ -71,15 +71,14 @@ fn a_pool_is_found_again_where_its_file_system_is_mounted_now() {
         assert!(engine.pool_move(&"file".parse().unwrap(), &to, false).unwrap().steps.is_empty());
         engine.tick();
         assert!(engine.volume_inspect(&volume("file/v")).unwrap().mounted_at.is_some());
-        // By its path it is open now.
+        // It is open by its old path now.
         let back = PoolMove { directory: "/srv/pool".into() };
         assert_eq!(engine.pool_move(&"file".parse().unwrap(), &back, false).unwrap_err().code, Code::NotFound);
     }
 }
 
-/// With many tenants each is looked at in all detail in turn, and a mount that is gone is seen at once.
 #[test]
-fn a_mapped_volume_is_an_operators_until_it_is_unmapped() {
+fn a_mapped_volume_is_reserved_until_it_is_unmapped() {
     for name in ["file/v", "thick/v", "thin/v"] {
         let sim = with_pools();
         let engine_ = engine(&sim);
@@ -95,7 +94,7 @@ fn a_mapped_volume_is_an_operators_until_it_is_unmapped() {
             let fault = run(&engine_, &op).unwrap_err();
             assert!(fault.code == Code::InUse && fault.cause.contains("mapped"), "{name} {op:?}: {fault}");
         }
-        // The next daemon leaves it alone, and after a reboot there is nothing to be unmapped.
+        // The next daemon does not touch it, and after a reboot it is unmapped.
         let next = engine(&sim);
         assert!(next.problems().is_empty());
         let mapped = health::mapping_finding(&volume(name));
@@ -110,7 +109,7 @@ fn a_mapped_volume_is_an_operators_until_it_is_unmapped() {
 }
 
 #[test]
-fn what_a_volume_was_is_kept_before_it_is_repaired() {
+fn a_snapshot_is_taken_before_a_full_repair() {
     let sim = with_pools();
     let engine = engine(&sim);
     for name in ["file/v", "thin/v", "thick/v"] {
@@ -131,7 +130,7 @@ fn what_a_volume_was_is_kept_before_it_is_repaired() {
 }
 
 #[test]
-fn a_pool_whose_place_is_gone_is_neither_used_nor_forgotten() {
+fn a_pool_whose_directory_is_missing_is_kept_but_not_used() {
     let sim = with_pools();
     let engine = engine(&sim);
     run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();

@@ -59,7 +59,7 @@ fn a_dry_run_changes_nothing_and_names_the_same_steps() {
 }
 
 #[test]
-fn what_must_be_refused_is_refused() {
+fn invalid_requests_are_refused() {
     let sim = with_pools();
     let engine = engine(&sim);
     let ask = |name: &str, mib: u64, fs, provision| {
@@ -111,7 +111,7 @@ fn a_device_with_data_needs_the_exact_confirmation() {
 }
 
 #[test]
-fn a_directory_in_which_others_can_write_becomes_no_pool() {
+fn a_directory_writable_by_others_is_refused_as_a_pool() {
     let engine = engine(&Sim::default());
     let source = NewPoolSource::Directory { path: "/home/alice/pool".into(), server: Server::Auto };
     let fault = engine.pool_create(&pool("p", source), false).unwrap_err();
@@ -119,10 +119,10 @@ fn a_directory_in_which_others_can_write_becomes_no_pool() {
 }
 
 #[test]
-fn what_is_not_ours_is_never_removed() {
+fn foreign_objects_are_never_removed() {
     let sim = with_pools().with_group("vg", &[]);
     let engine = engine(&sim);
-    // A group that with_group made anew has lost the pool's tag: it is another one.
+    // A group created again by with_group lacks the pool's tag: it is another group.
     assert_eq!(run(&engine, &Op::Create("thick/v", 64, FsKind::Ext4)).unwrap_err().code, Code::Corrupt);
     assert_eq!(run(&engine, &Op::Create("thin/thin", 64, FsKind::Ext4)).unwrap_err().code, Code::HasData);
     sim.put_image("/srv/pool/x.img");
@@ -131,7 +131,7 @@ fn what_is_not_ours_is_never_removed() {
 }
 
 #[test]
-fn a_removal_that_is_refused_leaves_the_volume_as_it_was() {
+fn a_refused_removal_leaves_the_volume_unchanged() {
     for (name, busy) in [("file/v", "/srv/pool/v.img"), ("thick/v", "/dev/vg/v")] {
         let sim = with_pools();
         run(&engine(&sim), &Op::Create(name, 64, FsKind::Ext4)).unwrap();

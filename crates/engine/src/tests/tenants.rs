@@ -19,7 +19,7 @@ use crate::jobs::Job;
 use crate::sim::Sim;
 
 #[test]
-fn a_lease_ends_with_its_process_and_a_busy_volume_is_tried_again() {
+fn a_lease_ends_with_its_process_and_a_busy_volume_is_retried() {
     let sim = with_pools();
     let engine = engine(&sim);
     run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
@@ -42,7 +42,7 @@ fn a_lease_ends_with_its_process_and_a_busy_volume_is_tried_again() {
 }
 
 #[test]
-fn what_nobody_holds_and_something_uses_is_closed_when_it_can_be() {
+fn a_device_in_use_without_a_holder_is_closed_once_it_is_free() {
     let sim = with_pools();
     let first = engine(&sim);
     for name in ["file/v", "file/w"] {
@@ -50,7 +50,7 @@ fn what_nobody_holds_and_something_uses_is_closed_when_it_can_be() {
     }
     run(&first, &Op::Tenant("db", "file/v")).unwrap();
     run(&first, &Op::Detach("db", "file/v")).unwrap();
-    // As the device of an operation that was cut off.
+    // Like the device of an interrupted operation.
     let view = first.volume_inspect(&volume("file/v")).unwrap();
     let image = PathBuf::from("/srv/pool/v.img");
     let spec = ServeSpec {
@@ -74,15 +74,15 @@ fn what_nobody_holds_and_something_uses_is_closed_when_it_can_be() {
     }
     sim.set_busy(&image, false);
     second.tick();
-    assert_eq!(second.problems().len(), 1, "it is not tried all the time");
+    assert_eq!(second.problems().len(), 1, "it is not retried all the time");
     second.shared.in_use_at_start.lock().unwrap()[0].tried -= Duration::from_secs(60);
     second.tick();
-    assert_settled(&sim, &second, "when nothing uses it any more");
+    assert_settled(&sim, &second, "once nothing uses it");
 }
 
-/// As with a copy of the mount in a namespace of its own: whoever is in there writes to the volume still.
+/// As with a copy of the mount in another namespace, whose processes still write to the volume.
 #[test]
-fn a_volume_that_its_tenant_still_uses_is_given_to_nobody_else() {
+fn a_volume_still_in_use_by_its_tenant_is_attached_to_no_other() {
     let sim = with_pools();
     let engine = engine(&sim);
     run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
@@ -99,18 +99,18 @@ fn a_volume_that_its_tenant_still_uses_is_given_to_nobody_else() {
     sim.set_busy(target, false);
     run(&engine, &Op::Detach("a", "file/v")).unwrap();
     to_b().unwrap();
-    assert_settled(&sim, &engine, "given to another");
+    assert_settled(&sim, &engine, "attached to another tenant");
 }
 
 #[test]
-fn a_device_that_somebody_uses_is_attached_for_nobody() {
+fn a_device_in_use_is_not_attached() {
     let sim = with_pools();
     let engine = engine(&sim);
     run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
     run(&engine, &Op::Tenant("a", "file/v")).unwrap();
     let image = Path::new("/srv/pool/v.img");
     sim.set_busy(image, true);
-    // Unmounted, and its device stays, because somebody out of sight holds it.
+    // Unmounted, but its device stays, because an unknown process holds it.
     assert_eq!(run(&engine, &Op::Detach("a", "file/v")).unwrap_err().code, Code::InUse);
     run(&engine, &Op::RemoveTenant("a")).unwrap_err();
     let fault = run(&engine, &Op::Tenant("b", "file/v")).unwrap_err();
@@ -121,7 +121,7 @@ fn a_device_that_somebody_uses_is_attached_for_nobody() {
     assert_settled(&sim, &engine, "free again");
 }
 
-/// `cpu.weight` of journal, server, payload and the slice of tenant `db`, where something wrote one.
+/// `cpu.weight` of journal, server, payload and the slice of tenant `db`, if it was written.
 fn cpu_weights(sim: &Sim) -> [Option<String>; 4] {
     let slice = "bulkhead.slice/bulkhead-db.slice";
     [
@@ -138,13 +138,13 @@ pub(super) fn without_volumes(name: &str) -> TenantCreate {
 }
 
 #[test]
-fn what_serves_io_is_scheduled_before_the_processes() {
+fn servers_and_journal_threads_are_scheduled_before_processes() {
     let sim = Sim::default();
     let engine = engine(&sim);
     let wanted = [Some("10000".to_owned()), Some("10000".to_owned()), None, None];
     let view = engine.tenant_create(&without_volumes("db"), false).unwrap().object.unwrap();
     assert_eq!((cpu_weights(&sim), view.findings), (wanted.clone(), vec![]));
-    // Whoever disabled the controller, and at whatever level; so did every version before this one.
+    // The controller is enabled again at whatever level it was disabled; earlier versions did not enable it.
     for cgroup in ["bulkhead.slice/bulkhead-db.slice", "bulkhead.slice"] {
         sim.disable_cpu(cgroup);
         assert_eq!(cpu_weights(&sim)[0], None);
@@ -159,7 +159,7 @@ fn what_serves_io_is_scheduled_before_the_processes() {
 }
 
 #[test]
-fn without_the_cpu_controller_a_tenant_works_and_says_why() {
+fn a_tenant_works_without_the_cpu_controller_and_reports_why() {
     let sim = Sim::default();
     sim.lose_cpu();
     let engine = engine(&sim);
@@ -171,12 +171,12 @@ fn without_the_cpu_controller_a_tenant_works_and_says_why() {
     );
     assert_eq!(done.object.unwrap().findings, [health::no_cpu_controller()]);
     engine.tenant_create(&without_volumes("web"), false).unwrap();
-    assert_eq!(in_order(engine.findings()), [health::no_cpu_controller()], "it is told once of the host");
+    assert_eq!(in_order(engine.findings()), [health::no_cpu_controller()], "it is reported once for the host");
     assert_eq!((cpu_weights(&sim), engine.problems().len()), ([const { None }; 4], 0));
 }
 
 #[test]
-fn a_refused_cpu_controller_is_reported_and_tried_again() {
+fn a_refused_cpu_controller_is_reported_and_retried() {
     for cgroup in ["/", "bulkhead.slice", "bulkhead.slice/bulkhead-db.slice"] {
         let sim = Sim::default();
         sim.refuse_cpu(Some(cgroup));
@@ -191,7 +191,7 @@ fn a_refused_cpu_controller_is_reported_and_tried_again() {
         assert_eq!(
             (cpu_weights(&sim)[0].as_deref(), engine.problems().len()),
             (None, 0),
-            "it is not asked all the time"
+            "it is not retried all the time"
         );
         engine.without_cpu().get_mut(&db).unwrap().tried -= Duration::from_secs(3600);
         engine.tenant_set(&db, &TenantSet::default(), true).unwrap();
@@ -203,7 +203,7 @@ fn a_refused_cpu_controller_is_reported_and_tried_again() {
 }
 
 #[test]
-fn before_the_host_goes_down_volumes_are_unmounted_and_records_stay() {
+fn volumes_are_unmounted_before_shutdown_and_records_are_kept() {
     let sim = with_pools();
     let first = engine(&sim);
     for (name, tenant) in [("file/v", "db"), ("thick/w", "web")] {
@@ -224,7 +224,7 @@ fn before_the_host_goes_down_volumes_are_unmounted_and_records_stay() {
 }
 
 #[test]
-fn a_reboot_brings_tenants_and_mounts_back() {
+fn tenants_and_mounts_are_restored_after_a_reboot() {
     let sim = with_pools();
     let first = engine(&sim);
     run(&first, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
@@ -240,7 +240,7 @@ fn a_reboot_brings_tenants_and_mounts_back() {
 }
 
 #[test]
-fn a_lease_that_cannot_be_read_is_a_problem_and_keeps_nothing_from_going_on() {
+fn an_unreadable_lease_is_a_problem_and_blocks_nothing() {
     let sim = with_pools();
     let engine = engine(&sim);
     run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
@@ -268,7 +268,7 @@ fn a_volume_stays_with_its_tenant() {
     run(&engine_, &Op::Tenant("web", "file/w")).unwrap();
     run(&engine_, &Op::Detach("web", "file/v")).unwrap();
     assert!(sim.leftovers().mounts.contains(&target.to_owned()), "another tenant's volume was unmounted");
-    // Asked again while a volume cannot be mounted: what is there stays.
+    // Repeated while a volume cannot be mounted: existing mounts stay.
     sim.set_busy(target, true);
     assert_eq!(run(&engine_, &Op::RemoveTenant("db")).unwrap_err().code, Code::InUse);
     assert_eq!(run(&engine_, &Op::Tenant("other", "file/v")).unwrap_err().code, Code::InUse, "it is still db's");
@@ -276,7 +276,7 @@ fn a_volume_stays_with_its_tenant() {
     let later = engine(&sim);
     later.tick();
     assert_settled(&sim, &later, "after the removal was completed");
-    // Nobody knows what a tenant with a damaged record holds.
+    // The volumes of a tenant with a damaged record are unknown.
     sim.corrupt(Path::new("/var/lib/bulkhead/tenants/web"), |bytes| bytes.truncate(40));
     let damaged = engine(&sim);
     assert!(sim.leftovers().mounts.contains(&PathBuf::from("/run/bulkhead/mnt/file/w")));
@@ -284,7 +284,7 @@ fn a_volume_stays_with_its_tenant() {
 }
 
 #[test]
-fn a_limit_on_a_device_that_is_gone_does_not_keep_volumes_from_being_mounted() {
+fn a_limit_on_a_missing_device_does_not_prevent_mounts() {
     let sim = with_pools();
     let first = engine(&sim);
     run(&first, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
@@ -313,7 +313,7 @@ fn a_limit_on_a_device_that_is_gone_does_not_keep_volumes_from_being_mounted() {
 }
 
 #[test]
-fn what_a_run_without_volumes_left_behind_is_ended() {
+fn leftovers_of_a_run_without_volumes_are_killed() {
     let sim = with_pools();
     let engine = engine(&sim);
     run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();

@@ -15,7 +15,7 @@ use bulkhead_core::model::{Calibration, Mode, Unit};
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::units::{Bytes, DevNo};
-use bulkhead_engine::hold::{Holder, PERIOD};
+use bulkhead_engine::hold::{PERIOD, RunningHolds};
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_measure::cgroup_run::{Load, wait_until};
 use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, set_figure};
@@ -174,7 +174,7 @@ fn round(frame: &mut Frame<'_, '_>, bench: &Bench, observatory: &Observatory, pl
     let tenants = cast(bench, plan, frame.options.model.as_ref(), n_seconds)?;
     // The observation starts while the device is idle.
     observatory.observe(Duration::ZERO)?;
-    let mut holder = Holder::new(Vec::new());
+    let mut holder = RunningHolds::new(Vec::new());
     if let Some(mode) = plan.hold {
         let held = tenants.iter().map(|tenant| HoldTenant::new(tenant.name.as_str(), 1.0));
         let (device, unit) = (Some(bench.device().to_owned()), Unit::Bytes);
@@ -204,7 +204,7 @@ fn record_trace(
     frame: &Frame<'_, '_>,
     bench: &Bench,
     observatory: &Observatory,
-    holder: &mut Holder,
+    holder: &mut RunningHolds,
     tenants: &[Tenant],
     n_seconds: usize,
 ) -> Result<Trace> {

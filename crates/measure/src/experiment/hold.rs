@@ -9,7 +9,7 @@ use bulkhead_api::wire::{HoldStart, HoldTenant, HoldView, Observation};
 use bulkhead_core::control::usage::usages;
 use bulkhead_core::model::{Hold, Mode, Unit};
 use bulkhead_core::observe::activity::Activity;
-use bulkhead_engine::hold::{Holder, PERIOD};
+use bulkhead_engine::hold::{PERIOD, RunningHolds};
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::bpf;
 
@@ -100,7 +100,7 @@ pub fn with_hold<T>(
     let engine = bench.engine();
     let hold = engine.hold_start(&request, false)?.object.context("nothing is held")?;
     let device = hold.device.clone();
-    let mut holder = Holder::new(vec![hold.clone()]);
+    let mut holder = RunningHolds::new(vec![hold.clone()]);
     let (is_done, standings) = (AtomicBool::new(false), Standings::new(observatory));
     let done = std::thread::scope(|scope| {
         let stepper = scope.spawn(|| {

@@ -13,7 +13,7 @@ use bulkhead_core::stream::StreamHeader;
 use uuid::Uuid;
 
 use super::*;
-use crate::sim::worker::{BASE, Play, SENT, calibration};
+use crate::sim::worker::{BASE, SENT, WorkerBehavior, calibration};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -56,7 +56,7 @@ async fn ended(daemon: &Daemon, job: u64) -> JobView {
 }
 
 #[tokio::test]
-async fn a_snapshot_is_sent_by_a_worker_that_nobody_or_its_tenant_pays() {
+async fn a_worker_that_sends_is_charged_to_the_tenant_if_there_is_one() {
     let (dir, sim) = (dir(), sim());
     let daemon = with_snapshot(&dir, &sim).await;
     let planned = daemon.client.volume_send(&volume("fast/snap"), &VolumeSend::default(), true).await.unwrap();
@@ -85,11 +85,11 @@ async fn a_snapshot_is_sent_by_a_worker_that_nobody_or_its_tenant_pays() {
 }
 
 #[tokio::test]
-async fn what_comes_with_the_request_is_the_beginning_of_the_stream() {
+async fn bytes_after_the_request_are_the_beginning_of_the_stream() {
     let (dir, sim) = (dir(), sim());
     let daemon = with_snapshot(&dir, &sim).await;
     let socket = daemon.client.socket().to_owned();
-    // No more than is read at once.
+    // As much as one read returns.
     let ahead: Vec<u8> = (0..6000_u32).map(|n| n.to_le_bytes()[0]).collect();
     let wanted = [SENT, &ahead].concat();
     let answer = tokio::task::spawn_blocking(move || {
@@ -111,7 +111,7 @@ async fn what_comes_with_the_request_is_the_beginning_of_the_stream() {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_refused_before_there_is_a_stream() {
+async fn refusals_precede_the_upgrade_to_a_stream() {
     let (dir, sim) = (dir(), sim());
     let daemon = with_snapshot(&dir, &sim).await;
     // Neither with a stream nor a dry run.
@@ -123,8 +123,8 @@ async fn what_is_refused_is_refused_before_there_is_a_stream() {
         assert_eq!(refused.unwrap_err().code, code, "{name}");
     }
     assert!(sim.started().is_empty());
-    let fault = Fault::new(Code::InUse, "thin pool", "somebody compares snapshots").hint("wait");
-    sim.set_play(Play::Refuses(fault.clone()));
+    let fault = Fault::new(Code::InUse, "thin pool", "snapshots are being compared").hint("wait");
+    sim.set_behavior(WorkerBehavior::Refuses(fault.clone()));
     assert_eq!(send(&daemon).await.unwrap_err(), fault);
     let job = daemon.client.job_list().await.unwrap()[0].clone();
     assert_eq!((job.state, job.fault), (JobState::Failed, Some(fault)));
@@ -135,7 +135,7 @@ async fn what_is_refused_is_refused_before_there_is_a_stream() {
 #[tokio::test]
 async fn a_job_reports_that_its_worker_died() {
     let (dir, sim) = (dir(), sim());
-    sim.set_play(Play::Dies);
+    sim.set_behavior(WorkerBehavior::Dies);
     let daemon = with_snapshot(&dir, &sim).await;
     let stream = send(&daemon).await.unwrap();
     let job = stream.job;
@@ -147,13 +147,13 @@ async fn a_job_reports_that_its_worker_died() {
 }
 
 #[tokio::test]
-async fn a_cancelled_job_ends_its_stream_and_a_client_that_goes_away_its_job() {
+async fn a_cancelled_job_ends_its_stream_and_a_disconnected_client_its_job() {
     let (dir, sim) = (dir(), sim());
-    sim.set_play(Play::Hangs);
+    sim.set_behavior(WorkerBehavior::Hangs);
     let daemon = with_snapshot(&dir, &sim).await;
     let stream = send(&daemon).await.unwrap();
     let job = stream.job;
-    // It goes on, and others can do what they want with the volume.
+    // The job continues, and the volume is free for other operations.
     let view = daemon.client.job_at_end(job, Duration::from_secs(1)).await.unwrap();
     assert_eq!((view.state, view.ended_seconds_ago), (JobState::Running, None));
     daemon.client.volume_map(&volume("fast/data"), false).await.unwrap();
@@ -168,7 +168,7 @@ async fn a_cancelled_job_ends_its_stream_and_a_client_that_goes_away_its_job() {
     assert_eq!(ended(&daemon, job).await.state, JobState::Failed);
     assert!(sim.leftovers().cgroups.is_empty());
 
-    // A daemon that stops waits for none.
+    // A stopping daemon does not wait for transfers.
     let stream = send(&daemon).await.unwrap();
     let stopped = tokio::time::timeout(Duration::from_secs(10), daemon.stop());
     stopped.await.expect("it stops").unwrap();
@@ -203,7 +203,7 @@ async fn receive(daemon: &Daemon) -> Result<Stream, Fault> {
 }
 
 #[tokio::test]
-async fn what_a_worker_has_received_becomes_a_volume() {
+async fn a_received_stream_becomes_a_volume() {
     let (dir, sim) = (dir(), sim());
     let daemon = with_file_pool(&dir, &sim).await;
     let planned = daemon.client.volume_receive(&volume("files/r"), &header(), None, true).await.unwrap();
@@ -211,9 +211,9 @@ async fn what_a_worker_has_received_becomes_a_volume() {
     let elsewhere = daemon.client.volume_receive(&volume("none/r"), &header(), None, false).await;
     assert_eq!(elsewhere.unwrap_err().code, Code::NotFound);
 
-    // One that fails leaves what it has received, and the next one goes on with it.
-    let fault = Fault::new(Code::Corrupt, "volume files/r", "the stream ends in the middle");
-    sim.set_play(Play::Fails(fault.clone()));
+    // A failed transfer keeps what it has received, and the next one resumes it.
+    let fault = Fault::new(Code::Corrupt, "volume files/r", "the stream is truncated");
+    sim.set_behavior(WorkerBehavior::Fails(fault.clone()));
     let stream = receive(&daemon).await.unwrap();
     let job = stream.job;
     (&stream.socket).write_all(b"half").unwrap();
@@ -221,7 +221,7 @@ async fn what_a_worker_has_received_becomes_a_volume() {
     assert_eq!(ended(&daemon, job).await.fault, Some(fault));
     assert_eq!(daemon.client.volume_receiving(&volume("files/r")).await.unwrap().content, header().content);
 
-    sim.set_play(Play::Works);
+    sim.set_behavior(WorkerBehavior::Works);
     let stream = receive(&daemon).await.unwrap();
     let job = stream.job;
     (&stream.socket).write_all(b"a whole stream").unwrap();
@@ -230,7 +230,7 @@ async fn what_a_worker_has_received_becomes_a_volume() {
     assert_eq!(view.state, JobState::Done);
     let Some(JobResult::Received(done)) = view.result.clone() else { panic!("{view:?}") };
     assert_eq!(done.object, Some(daemon.client.volume_inspect(&volume("files/r")).await.unwrap()));
-    assert_eq!(sim.came(), b"a whole stream");
+    assert_eq!(sim.received(), b"a whole stream");
     assert_eq!(receive(&daemon).await.unwrap_err().code, Code::AlreadyExists);
     assert!(sim.leftovers().cgroups.is_empty() && sim.leftovers().staging_files.is_empty());
     daemon.stop().await.unwrap();
@@ -257,14 +257,14 @@ async fn import(daemon: &Daemon, staging: Option<&str>) -> Result<Stream, Fault>
     }
 }
 
-/// All that the client has to say, which then waits.
+/// Writes the whole archive; the client then waits.
 fn write_all(stream: &Stream) {
     (&stream.socket).write_all(b"an archive").unwrap();
     stream.socket.shutdown(std::net::Shutdown::Write).unwrap();
 }
 
 #[tokio::test]
-async fn an_import_that_does_not_come_to_its_end_leaves_nothing() {
+async fn an_incomplete_import_leaves_nothing() {
     let (dir, sim) = (dir(), sim());
     let daemon = with_file_pool(&dir, &sim).await;
     for staging in ["relative", "/srv/../etc", "/home/alice/tmp"] {
@@ -272,14 +272,14 @@ async fn an_import_that_does_not_come_to_its_end_leaves_nothing() {
     }
     let before = sim.leftovers();
     let fault = Fault::new(Code::NoSpace, "volume files/base", "it does not fit");
-    sim.set_play(Play::Fails(fault.clone()));
+    sim.set_behavior(WorkerBehavior::Fails(fault.clone()));
     let stream = import(&daemon, None).await.unwrap();
     write_all(&stream);
     assert_eq!(ended(&daemon, stream.job).await.fault, Some(fault));
     assert_eq!(daemon.client.volume_receiving(&volume("files/base")).await.unwrap_err().code, Code::NotFound);
 
-    // One whose client goes away after it has said all, and one that is cancelled.
-    sim.set_play(Play::Hangs);
+    // One whose client disconnects after sending everything, and one that is cancelled.
+    sim.set_behavior(WorkerBehavior::Hangs);
     for is_cancelled in [false, true] {
         let stream = import(&daemon, None).await.unwrap();
         let job = stream.job;
@@ -297,25 +297,25 @@ async fn an_import_that_does_not_come_to_its_end_leaves_nothing() {
     }
     assert_eq!(sim.leftovers(), before);
 
-    sim.set_play(Play::Works);
+    sim.set_behavior(WorkerBehavior::Works);
     let stream = import(&daemon, Some("/srv/staging")).await.unwrap();
     write_all(&stream);
     let view = ended(&daemon, stream.job).await;
     let Some(JobResult::Imported { done, content, entries, .. }) = view.result.clone() else { panic!("{view:?}") };
-    assert_eq!((content, entries, sim.came()), (BASE, 7, b"an archive".to_vec()));
+    assert_eq!((content, entries, sim.received()), (BASE, 7, b"an archive".to_vec()));
     assert!(done.object.unwrap().read_only);
     daemon.stop().await.unwrap();
 }
 
-/// A tenant that is named pays for what is received and imported, and gets nothing of it.
+/// A named tenant pays for a transfer or an import; the volume is not attached to it.
 #[tokio::test]
-async fn a_tenant_that_is_named_pays_for_what_comes_in() {
+async fn a_named_tenant_pays_for_transfers_and_imports() {
     let (dir, sim) = (dir(), sim());
     let daemon = with_file_pool(&dir, &sim).await;
     let (client, db): (_, Name) = (&daemon.client, "db".parse().unwrap());
     let (receiver, base) = (volume("files/r"), volume("files/base"));
     let import = ImageImport { tenant: Some(db.clone()), ..archive() };
-    // One that is not there is refused with what to do about it, before anything is made.
+    // A missing tenant is refused with a hint, before anything is created.
     let before = sim.leftovers();
     for dry_run in [false, true] {
         let faults = [
@@ -348,7 +348,7 @@ async fn a_tenant_that_is_named_pays_for_what_comes_in() {
 }
 
 #[tokio::test]
-async fn a_device_is_measured_by_one_at_a_time() {
+async fn a_device_is_measured_by_one_job_at_a_time() {
     let (dir, sim) = (dir(), sim());
     let daemon = Daemon::start(&dir, &sim).await;
     let client = &daemon.client;
@@ -356,7 +356,7 @@ async fn a_device_is_measured_by_one_at_a_time() {
     assert_eq!(client.device_measure("sdz", &measure).await.unwrap_err().code, Code::NotFound);
     assert_eq!(client.device_measure("sda", &verify).await.unwrap_err().code, Code::NotFound);
 
-    sim.set_play(Play::Hangs);
+    sim.set_behavior(WorkerBehavior::Hangs);
     let job = client.device_measure("/dev/sda", &measure).await.unwrap();
     assert_eq!((job.state, job.objects), (JobState::Running, vec!["device sda".to_owned()]));
     let hasty = client.clone().with_wait(Duration::ZERO);
@@ -367,7 +367,7 @@ async fn a_device_is_measured_by_one_at_a_time() {
     assert_eq!((view.state, view.step.as_deref()), (JobState::Cancelled, Some("the small load alone")));
     assert!(client.device_inspect("sda").await.unwrap().calibration.is_none());
 
-    sim.set_play(Play::Works);
+    sim.set_behavior(WorkerBehavior::Works);
     let job = client.device_measure("sda", &measure).await.unwrap();
     let view = ended(&daemon, job.id).await;
     assert_eq!((view.steps.unwrap().of, view.figures.len()), (2, 1));

@@ -1,7 +1,6 @@
-//! The rules, the dashboard and the manual of `contrib` and `docs/monitoring.md` name what the exporter has, and nothing else.
+//! The rules and the dashboard in `contrib`, and `docs/monitoring.md`, name only metrics that the exporter has.
 //!
-//! Text is compared with text: whether the expressions also find something is what `lab: metrics_in_prometheus` sees, with a real
-//! Prometheus.
+//! This compares text only; `lab: metrics_in_prometheus` evaluates the expressions in a real Prometheus.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use bulkhead_core::units::Bytes;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::metrics::{Format, Seen, render};
+use crate::metrics::{Format, Scrape, render};
 use crate::observe::Observe as _;
 
 const RULES: &str = include_str!("../../../../../contrib/prometheus/bulkhead.rules.yml");
@@ -23,7 +22,7 @@ const RULE_TESTS: &str = include_str!("../../../../../contrib/prometheus/bulkhea
 const DASHBOARD: &str = include_str!("../../../../../contrib/grafana/bulkhead.json");
 const MANUAL: &str = include_str!("../../../../../docs/monitoring.md");
 
-/// Labels that Prometheus gives to what it scrapes.
+/// Labels that Prometheus adds to scraped samples.
 const TARGET_LABELS: [&str; 2] = ["job", "instance"];
 /// Variables that Grafana sets.
 const GRAFANA_VARIABLES: [&str; 2] = ["__rate_interval", "__range"];
@@ -53,7 +52,7 @@ fn exported() -> (BTreeMap<String, Vec<String>>, BTreeSet<String>) {
     let (holds, problems) = (vec![crate::sim::held()], BTreeMap::from([("volume", 1)]));
     let findings = vec![Finding::new(FindingId::LayersMany, "volume pool/clone", "it lies on 32 layers")];
     let text =
-        render(Seen { observed, holds, shared_reads: vec![row], pools, trimmed, problems, findings }, Format::Text);
+        render(Scrape { observed, holds, shared_reads: vec![row], pools, trimmed, problems, findings }, Format::Text);
     let mut metrics = BTreeMap::new();
     let mut labels = BTreeSet::new();
     for line in text.lines() {
@@ -74,7 +73,7 @@ fn names_in(text: &str) -> BTreeSet<&str> {
     words.map(|word| word.trim_matches(':')).filter(|word| word.contains("bulkhead_")).collect()
 }
 
-/// Without what is in double quotes.
+/// Removes double-quoted strings.
 fn without_strings(expr: &str) -> String {
     let mut bare = String::new();
     let (mut quoted, mut escaped) = (false, false);
@@ -151,7 +150,7 @@ fn the_tokenizer_finds_names_and_labels() {
 }
 
 #[test]
-fn rules_dashboard_and_manual_name_only_metrics_that_there_are() {
+fn rules_dashboard_and_manual_name_only_existing_metrics() {
     let (metrics, _) = exported();
     let recorded: BTreeSet<String> = values("record", RULES).collect();
     assert!(recorded.len() > 5, "{recorded:?}");
@@ -166,7 +165,7 @@ fn rules_dashboard_and_manual_name_only_metrics_that_there_are() {
 }
 
 #[test]
-fn expressions_use_only_labels_that_there_are() {
+fn expressions_use_only_existing_labels() {
     let (_, mut labels) = exported();
     assert!(["victim_container_id", "class", "le"].iter().all(|label| labels.contains(*label)), "{labels:?}");
     labels.extend(TARGET_LABELS.map(str::to_owned));
@@ -217,7 +216,7 @@ fn every_alert_is_tested_and_in_the_runbook() {
     assert_eq!(headings.count(), values("alert", RULES).count(), "docs/monitoring.md has alerts that there are not");
 }
 
-/// What Grafana's own dashboard linter asks for.
+/// The rules of Grafana's dashboard linter.
 #[test]
 fn panels_explain_themselves_and_follow_the_variables() {
     let dashboard = dashboard();

@@ -1,11 +1,11 @@
-//! Names of containers, and who asks for them.
+//! Names of containers and file systems.
 
 use std::fs;
 
 use super::*;
 
 #[test]
-fn a_container_has_the_name_of_its_runtime_in_all_its_cgroups_and_beyond_its_end() {
+fn a_container_keeps_its_runtime_name_in_all_cgroups_and_after_its_end() {
     let base = tempfile::tempdir().unwrap();
     let roots = Roots::under(base.path());
     let id = "0123456789abcdef".repeat(4);
@@ -34,7 +34,7 @@ fn a_container_has_the_name_of_its_runtime_in_all_its_cgroups_and_beyond_its_end
 }
 
 #[test]
-fn the_tree_has_those_that_did_something_and_all_above_them() {
+fn the_tree_has_active_cgroups_and_their_ancestors() {
     let base = tempfile::tempdir().unwrap();
     let roots = Roots::under(base.path());
     let slice = roots.cgroup.join("bulkhead.slice/bulkhead-db.slice");
@@ -86,7 +86,7 @@ fn mounted(fs_type: &str, minor: u32, mount_point: &str) -> String {
 }
 
 #[test]
-fn what_cannot_be_attributed_is_said() {
+fn file_systems_that_cannot_be_attributed_are_reported() {
     assert_eq!(noted(&(mounted("ext4", 1, "/") + &mounted("xfs", 2, "/srv"))), Vec::<String>::new());
     assert_eq!(
         noted(&(mounted("ext4", 1, "/") + &mounted("ext4", 2, "/srv"))),
@@ -100,11 +100,14 @@ fn what_cannot_be_attributed_is_said() {
 }
 
 #[test]
-fn a_host_whose_io_controller_is_in_cgroup_v1_is_told_so() {
+fn a_host_whose_io_controller_is_in_cgroup_v1_is_findings_so() {
     let base = tempfile::tempdir().unwrap();
     let roots = Roots::under(base.path());
     fs::create_dir_all(roots.cgroup.join("unified")).unwrap();
     fs::write(roots.cgroup.join("unified/cgroup.controllers"), "hugetlb").unwrap();
-    let told = evidence(Namer::new(roots).refresh(&[], &HashSet::new()));
-    assert!(told.last().is_some_and(|told| told.starts_with("cgroup v2 has no io controller")), "{told:?}");
+    let findings = evidence(Namer::new(roots).refresh(&[], &HashSet::new()));
+    assert!(
+        findings.last().is_some_and(|findings| findings.starts_with("cgroup v2 has no io controller")),
+        "{findings:?}"
+    );
 }

@@ -1,4 +1,4 @@
-//! Container runtimes that answer, and ones that do not.
+//! Container runtimes whose state files exist, and others.
 
 use std::fs;
 use std::path::Path;
@@ -59,7 +59,7 @@ fn each_runtime_names_its_containers() {
         let identity = identify(path);
         assert_eq!(names.name(&identity).unwrap_or(&identity.name), *expected, "{path}");
     }
-    // Of a pod with one container only that one can be meant.
+    // A pod with one container identifies it.
     fs::remove_dir_all(base.path().join(format!("var/log/pods/shop_db-0_{UID}/exporter"))).unwrap();
     let mut names = RuntimeNames::default();
     names.refresh(&roots, &identities, Instant::now());
@@ -67,7 +67,7 @@ fn each_runtime_names_its_containers() {
 }
 
 #[test]
-fn a_name_is_looked_up_once_and_a_missing_one_again_but_not_for_ever() {
+fn a_name_is_looked_up_once_and_a_missing_one_a_limited_number_of_times() {
     let base = tempfile::tempdir().unwrap();
     let roots = Roots::under(base.path());
     let (early, late) = (identify(&format!("/docker/{}", id("1"))), identify(&format!("/docker/{}", id("2"))));
@@ -85,7 +85,7 @@ fn a_name_is_looked_up_once_and_a_missing_one_again_but_not_for_ever() {
     assert_eq!((names.name(&early), names.name(&late)), (Some("early"), None), "it is not due yet");
     names.refresh(&roots, &both, start + RETRY);
     assert_eq!((names.name(&early), names.name(&late)), (Some("early"), Some("late")));
-    // What is gone is forgotten.
+    // Containers that are gone are evicted.
     names.refresh(&roots, &HashSet::from([late.clone()]), start + RETRY);
     assert_eq!((names.name(&early), names.name(&late)), (None, Some("late")));
     let nowhere = HashSet::from([identify(&format!("/docker/{}", id("3")))]);

@@ -73,10 +73,10 @@ fn begin(service: &Service) -> JoinHandle<Result<Done<TrimView>, Fault>> {
     tokio::spawn(async move { trim(&service, "p/v").await })
 }
 
-/// Waits until there is such a job.
-async fn job(service: &Service, is_it: impl Fn(&JobView) -> bool) -> JobView {
+/// Waits until a job matches.
+async fn job(service: &Service, matches: impl Fn(&JobView) -> bool) -> JobView {
     loop {
-        match service.job_list().into_iter().find(&is_it) {
+        match service.job_list().into_iter().find(&matches) {
             Some(job) => return job,
             None => tokio::task::yield_now().await,
         }
@@ -115,7 +115,7 @@ async fn all_parts_are_trimmed_and_the_answer_is_their_sum() {
 }
 
 #[tokio::test]
-async fn what_is_not_to_be_trimmed_is_refused_with_the_reason() {
+async fn volumes_that_must_not_be_trimmed_are_refused_with_the_reason() {
     let sim = sim();
     let service = three_parts(&sim).await;
     pool(&service, "thick", NewPoolSource::VolumeGroup { vg: "vg".into(), thin_pool: None }).await;
@@ -142,7 +142,7 @@ async fn what_is_not_to_be_trimmed_is_refused_with_the_reason() {
         domain: None,
     };
     service.volume_copy(volume("p/v"), snapshot, Terms::default()).await.unwrap();
-    // The copy of one that was written in advance makes a hole of nothing either.
+    // Nor does a copy of a volume written in advance get holes.
     let of_full = VolumeCopy {
         mount_options: MountOptions::default(),
         name: "of-full".parse().unwrap(),
@@ -166,9 +166,9 @@ async fn what_is_not_to_be_trimmed_is_refused_with_the_reason() {
     assert_eq!(trim(&service, "p/none").await.map_err(|fault| fault.code), Err(Code::NotFound));
 }
 
-/// Nobody waits for more than the part that is under way.
+/// Other operations wait for the current part only.
 #[tokio::test]
-async fn a_volume_that_is_detached_between_two_parts_ends_it() {
+async fn detaching_the_volume_between_two_parts_ends_trimming() {
     let sim = sim();
     let service = three_parts(&sim).await;
     sim.set_slow(MOUNTED.as_ref(), true);
@@ -190,7 +190,7 @@ async fn a_volume_that_is_detached_between_two_parts_ends_it() {
 }
 
 #[tokio::test]
-async fn between_two_parts_others_have_the_volume_and_it_can_be_cancelled() {
+async fn between_two_parts_others_can_claim_the_volume_and_trimming_can_be_cancelled() {
     let sim = sim();
     let service = three_parts(&sim).await;
     sim.set_slow(MOUNTED.as_ref(), true);
@@ -218,7 +218,7 @@ async fn between_two_parts_others_have_the_volume_and_it_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn it_ends_when_nobody_asks_for_it_any_more_and_can_be_cancelled_within_a_part() {
+async fn trimming_ends_with_its_client_and_can_be_cancelled_within_a_part() {
     let sim = sim();
     let service = three_parts(&sim).await;
     sim.set_slow(MOUNTED.as_ref(), true);
@@ -233,13 +233,13 @@ async fn it_ends_when_nobody_asks_for_it_any_more_and_can_be_cancelled_within_a_
         job(&service, |job| job.id == id && job.state == JobState::Cancelled).await;
         drop(trimming);
     }
-    // Nobody has the volume any more.
+    // The volume is free.
     sim.set_slow(MOUNTED.as_ref(), false);
     assert_eq!(trim(&service, "p/v").await.unwrap().steps.len(), 3);
 }
 
 #[tokio::test]
-async fn a_crash_after_any_part_leaves_nothing_to_be_done() {
+async fn a_crash_after_any_part_leaves_nothing_to_recover() {
     for parts in 0..3 {
         let sim = sim();
         let service = three_parts(&sim).await;

@@ -1,7 +1,7 @@
 //! Actions that wait for a tenant's I/O, each in a process of its own: a thread of the daemon that hangs in one could not be ended, and
 //! would prevent the daemon from stopping.
 //!
-//! Owns: which actions these are, and when they are abandoned. An abandoned one continues in the kernel, and does no harm there.
+//! Owns: the selection of these actions, and when they are abandoned. An abandoned action continues in the kernel, which is harmless.
 
 use std::io::Write;
 
@@ -43,12 +43,12 @@ impl Kernel {
         {
             // Unmounting cannot be abandoned half-way, but writing can: dirty data is written first. Data that cannot be written, for
             // example to a full disk, does not prevent the unmount.
-            let written = apart(&Action::Mount(MountAction::SyncFs { target: target.clone() }), job)?;
+            let written = run_in_subprocess(&Action::Mount(MountAction::SyncFs { target: target.clone() }), job)?;
             if let Err(fault) = written {
                 tracing::warn!(target = %target.display(), %fault, "not all dirty data could be written");
             }
         }
-        apart(action, job)?
+        run_in_subprocess(action, job)?
     }
 }
 
@@ -56,12 +56,12 @@ impl Kernel {
 ///
 /// # Errors
 /// The job's, when it stops waiting; inside, the action's.
-fn apart(action: &Action, job: &Job) -> Result<Result<Applied, Fault>, Fault> {
+fn run_in_subprocess(action: &Action, job: &Job) -> Result<Result<Applied, Fault>, Fault> {
     let internal = |cause: &dyn std::fmt::Display| Fault::new(Code::Internal, action, cause);
     let text = serde_json::to_string(action).map_err(|error| internal(&error))?;
     let mut tool = Tool::this_program().arg(COMMAND).arg(text);
     if matches!(action, Action::Layer(LayerAction::MergeLayers { .. }) | Action::Mount(MountAction::TrimFs { .. })) {
-        // After the daemon's end nothing would complete the copy, or count the discarded bytes.
+        // After the daemon has exited, nothing would complete the copy or count the discarded bytes.
         tool = tool.dies_with_parent();
     }
     let outcome = tool.run_while(|| job.keep_waiting())?;
@@ -82,11 +82,11 @@ pub fn act(text: &str, mut out: impl Write) -> Result<(), Fault> {
         Action::Layer(LayerAction::MergeLayers { cgroup: Some(cgroup), .. }) => {
             // The tenant may be gone; then the daemon's cgroup pays.
             if let Err(fault) = join(&kernel, cgroup) {
-                tracing::info!(%fault, "the copying of layers is not charged to it");
+                tracing::info!(%fault, "the copy of layers is not charged to its cgroup");
             }
             kernel.act(&action)
         }
-        // Without the tenant's cgroup it is not done at all: trimming can wait.
+        // Trimming is not urgent: without the tenant's cgroup it is not done.
         Action::Mount(MountAction::TrimFs { cgroup, .. }) => join(&kernel, cgroup).and_then(|()| kernel.act(&action)),
         _ => kernel.act(&action),
     };
