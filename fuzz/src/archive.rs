@@ -1,4 +1,4 @@
-//! What `bulkhead image import` takes: archives, compressed or not, and OCI image layouts.
+//! The sources of `bulkhead image import`: archives, compressed or not, and OCI image layouts.
 
 use std::fs;
 use std::path::Path;
@@ -9,17 +9,17 @@ use sha2::{Digest as _, Sha256};
 
 use crate::input::{Input, scratch};
 
-/// Bytes of a header in an archive, and where its checksum is.
+/// Size of a header in an archive, and the position of its checksum.
 const HEADER: usize = 512;
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 
-/// The first byte says whether the rest is an archive as it is, or one whose headers are to get their right checksums.
+/// The first byte selects whether the rest is an archive, or one whose headers get correct checksums first.
 pub fn archive(bytes: &[u8]) {
     let mut input = Input(bytes);
-    let how = input.byte();
+    let mode = input.byte();
     let mut archive = input.0.to_vec();
-    if how != 0 {
-        mend(&mut archive);
+    if mode != 0 {
+        fix_checksums(&mut archive);
     }
     unpack(|source| {
         let path = source.join("archive.tar");
@@ -28,23 +28,23 @@ pub fn archive(bytes: &[u8]) {
     });
 }
 
-/// Documents with zeroes between: the index, then blobs. `@0`, `@1` … stands for the digest of that blob, `#0` for its size, as far
-/// as it comes after. A blob that begins with `T` is an archive whose headers are to get their right checksums.
+/// Documents separated by zero bytes: the index, then blobs. `@0`, `@1` … is replaced by the digest of that blob, `#0` by its size, if
+/// the blob comes later. A blob that begins with `T` is an archive whose headers get correct checksums.
 pub fn layout(bytes: &[u8]) {
     let parts: Vec<&[u8]> = bytes.splitn(8, |byte| *byte == 0).collect();
     unpack(|source| {
         let blobs = source.join("blobs/sha256");
-        fs::create_dir_all(&blobs).expect("a directory can be made");
+        fs::create_dir_all(&blobs).expect("a directory can be created");
         fs::write(source.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#).expect("a file can be written");
         let mut known: Vec<Option<(String, usize)>> = vec![None; parts.len()];
         for (number, part) in parts.iter().enumerate().rev() {
             let content = match part.strip_prefix(b"T") {
                 Some(archive) => {
                     let mut archive = archive.to_vec();
-                    mend(&mut archive);
+                    fix_checksums(&mut archive);
                     archive
                 }
-                None => filled_in(part, &known),
+                None => substitute(part, &known),
             };
             let digest = hex(&content);
             let path = if number == 0 { source.join("index.json") } else { blobs.join(&digest) };
@@ -55,7 +55,7 @@ pub fn layout(bytes: &[u8]) {
     });
 }
 
-/// Stages what `make` puts into a directory. Nothing may come to be but in the directory for it, and nothing may be left there.
+/// Stages the source that `make` creates in a directory. Nothing may be created outside the staging directory, or be left in it.
 fn unpack(make: impl FnOnce(&Path) -> std::path::PathBuf) {
     if !geteuid().is_root() {
         return;
@@ -63,18 +63,18 @@ fn unpack(make: impl FnOnce(&Path) -> std::path::PathBuf) {
     let dir = scratch();
     let (source, staging) = (dir.path().join("source"), dir.path().join("staging"));
     for path in [&source, &staging] {
-        fs::create_dir(path).expect("a directory can be made");
+        fs::create_dir(path).expect("a directory can be created");
     }
     let made = make(&source);
     let before = names(&source);
     let wanted = StageOptions { platform: "linux/amd64".parse().expect("a platform"), reference: None, strict: false };
     let mut archive = Vec::new();
     let packed = Source::open(&made, &staging).and_then(|source| source.write_to(&mut archive));
-    packed.expect("what was just made can be read");
+    packed.expect("the new source can be read");
     drop(stage(&archive[..], "source", &staging, &wanted, |_| ()));
-    assert_eq!(names(dir.path()), ["source", "staging"], "something is outside");
-    assert_eq!(names(&staging), [""; 0], "something is left");
-    assert_eq!(names(&source), before, "the source is another");
+    assert_eq!(names(dir.path()), ["source", "staging"], "files were created outside the staging directory");
+    assert_eq!(names(&staging), [""; 0], "files are left in the staging directory");
+    assert_eq!(names(&source), before, "the source was changed");
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -84,8 +84,8 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Gives each block the checksum that it would have if it were a header: in data those eight bytes are as good as others.
-fn mend(archive: &mut [u8]) {
+/// Writes a header checksum into each block; in data blocks these eight bytes do not matter.
+fn fix_checksums(archive: &mut [u8]) {
     for block in archive.chunks_exact_mut(HEADER).filter(|block| block.iter().any(|byte| *byte != 0)) {
         block[CHECKSUM].fill(b' ');
         let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
@@ -93,7 +93,7 @@ fn mend(archive: &mut [u8]) {
     }
 }
 
-fn filled_in(part: &[u8], known: &[Option<(String, usize)>]) -> Vec<u8> {
+fn substitute(part: &[u8], known: &[Option<(String, usize)>]) -> Vec<u8> {
     let mut filled = Vec::new();
     let mut rest = part.iter();
     while let Some(byte) = rest.next() {

@@ -6,13 +6,13 @@ use uuid::Uuid;
 
 use crate::input::{Input, scratch};
 
-/// The first byte says whether the rest is an index, or describes one: for each extent how many blocks lie between it and the one
-/// before, how many it has, inode and first block in the file.
+/// The first byte selects whether the rest is an index, or describes one: for each extent its distance from the previous one in blocks,
+/// its length, inode and first block in the file.
 pub fn index(bytes: &[u8]) {
     let mut input = Input(bytes);
-    let how = input.byte();
+    let mode = input.byte();
     let content = Uuid::from_u128(7);
-    let bytes = if how == 0 { input.0.to_vec() } else { described(input, content, how) };
+    let bytes = if mode == 0 { input.0.to_vec() } else { described(input, content, mode) };
     let dir = scratch();
     let path = dir.path().join("index");
     std::fs::write(&path, bytes).expect("a file can be written");
@@ -31,12 +31,12 @@ pub fn index(bytes: &[u8]) {
     }
 }
 
-fn described(mut input: Input<'_>, content: Uuid, how: u8) -> Vec<u8> {
-    let handle_type = if how & 2 == 0 { 1 } else { 0x81 };
+fn described(mut input: Input<'_>, content: Uuid, mode: u8) -> Vec<u8> {
+    let handle_type = if mode & 2 == 0 { 1 } else { 0x81 };
     let mut extents = Vec::new();
     let (mut block, mut blocks) = (0_u64, 0_u64);
     while !input.is_empty() {
-        let wide = how & 4 != 0;
+        let wide = mode & 4 != 0;
         let gap = if wide { input.number() } else { input.small() };
         let count = u32::try_from(input.small()).unwrap_or(1);
         let file = FileId { inode: input.small(), generation: 1 };
@@ -51,12 +51,12 @@ fn described(mut input: Input<'_>, content: Uuid, how: u8) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD_BYTES + extents.len() * EXTENT_BYTES);
     bytes.extend(head.encode());
     for extent in extents {
-        // What is out of order is for the reader to find.
+        // An extent that is out of order has to be detected by the reader.
         let _ = checker.next(&extent.encode());
         bytes.extend(extent.encode());
     }
     bytes.extend(checker.checksum());
-    if how & 8 == 0 {
+    if mode & 8 == 0 {
         let len = usize::try_from(head.hashes_offset().saturating_add(blocks * 16)).unwrap_or(usize::MAX);
         bytes.resize(len.min(1 << 20), 0);
     }

@@ -1,10 +1,10 @@
-//! Takes bytes apart.
+//! Reading values from the input of a target.
 
 use std::path::Path;
 
 use tempfile::TempDir;
 
-/// Bytes of which less and less is left; what is missing is zero.
+/// The unread bytes; missing bytes read as zero.
 pub(crate) struct Input<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -32,7 +32,7 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(self.array())
     }
 
-    /// All before the next byte of this value, which is dropped.
+    /// The bytes before the next `end`, which is dropped.
     pub(crate) fn until(&mut self, end: u8) -> &'a [u8] {
         let len = self.0.iter().position(|byte| *byte == end).unwrap_or(self.0.len());
         let (found, rest) = self.0.split_at(len);
@@ -41,9 +41,9 @@ impl<'a> Input<'a> {
     }
 }
 
-/// A directory in memory where there is one, which goes when it is dropped.
+/// A temporary directory, on tmpfs if possible.
 pub(crate) fn scratch() -> TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-    made.expect("a directory for files of the fuzzer's")
+    made.expect("a temporary directory can be created")
 }

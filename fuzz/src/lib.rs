@@ -1,8 +1,8 @@
-//! Fuzz targets: what is done with bytes that come from elsewhere. Each takes any bytes, and panics where something is done that must
-//! not be. `cargo xtask fuzz` drives them.
+//! Fuzz targets: the parsers of untrusted input. Each accepts any bytes, and panics if an invariant is violated. `cargo xtask fuzz` runs
+//! them.
 //!
-//! Random bytes do not get past a checksum. So most targets take their input in two ways: as it is, and as a description of something
-//! whose checksums are right and whose content is not.
+//! Random bytes do not get past a checksum. So most targets interpret their input in one of two ways: as the file itself, or as a
+//! description of a file with correct checksums and arbitrary content.
 
 #![forbid(unsafe_code)]
 

@@ -7,20 +7,20 @@ use bulkhead_formats::stream::{ChecksumChain, Record, encode_head};
 
 use crate::input::{Input, scratch};
 
-/// The largest volume that is received; a larger one takes time and shows no more.
+/// The largest volume that is received: larger ones take more time and find nothing more.
 const MAX_SIZE: u64 = 256 * BLOCK_BYTES;
 
-/// The first byte says whether the rest is a stream, or describes one: the text of its header, a zero, and for each record its kind,
-/// first block, number of blocks and what its data is filled with.
+/// The first byte selects whether the rest is a stream, or describes one: the text of its header, a zero byte, and for each record its
+/// type, first block, number of blocks and the byte that fills its data.
 pub fn stream(bytes: &[u8]) {
     let mut input = Input(bytes);
     match input.byte() {
         0 => receive(input.0),
-        how => receive(&described(input, how & 1 == 0)),
+        mode => receive(&described(input, mode & 1 == 0)),
     }
 }
 
-fn described(mut input: Input<'_>, is_cut: bool) -> Vec<u8> {
+fn described(mut input: Input<'_>, is_truncated: bool) -> Vec<u8> {
     let text = input.until(0);
     let mut stream = [&b"BULKHEAD"[..], &1_u32.to_le_bytes()].concat();
     stream.extend(u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes());
@@ -40,7 +40,7 @@ fn described(mut input: Input<'_>, is_cut: bool) -> Vec<u8> {
         let sum = sums.next(&head, &data);
         [&head[..], &data, &sum].iter().for_each(|part| stream.extend(*part));
     }
-    if is_cut {
+    if is_truncated {
         stream.pop();
     }
     stream
@@ -53,14 +53,18 @@ fn receive(stream: &[u8]) {
         return;
     }
     let dir = scratch();
-    let part = dir.path().join("v.part");
-    if staging::create(&part, header.content, header.base, header.size_bytes).is_err() {
-        assert!(header.base.is_some(), "an empty part can be made");
+    let staging = dir.path().join("v.part");
+    if staging::create(&staging, header.content, header.base, header.size_bytes).is_err() {
+        assert!(header.base.is_some(), "an empty staging file can be created");
         return;
     }
-    let target = Target::open(&part, &header);
-    let whole = target.and_then(|target| receiver.receive(&target, |_| ())).is_ok();
-    let state = staging::state(&part).expect("what was received can be looked at").expect("it is there");
-    assert_eq!((state.content, state.size), (header.content, header.size_bytes), "it is another part now");
-    assert_eq!(state.received.is_none(), whole, "what is not whole counts as whole");
+    let target = Target::open(&staging, &header);
+    let is_complete = target.and_then(|target| receiver.receive(&target, |_| ())).is_ok();
+    let state = staging::state(&staging).expect("the staging file can be read").expect("the staging file exists");
+    assert_eq!(
+        (state.content, state.size),
+        (header.content, header.size_bytes),
+        "the staging file belongs to another stream"
+    );
+    assert_eq!(state.received.is_none(), is_complete, "an incomplete staging file counts as complete");
 }

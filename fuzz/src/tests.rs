@@ -1,4 +1,4 @@
-//! Every seed does no harm, and those that are right are found to be right.
+//! Runs each target on its seeds, and on truncated and changed seeds.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ const TARGETS: [(&str, Target); 6] = [
 ];
 
 #[test]
-fn seeds_do_no_harm() {
+fn seeds_violate_no_invariant() {
     for (name, target) in TARGETS {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
         let entries: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -23,7 +23,7 @@ fn seeds_do_no_harm() {
         for path in entries {
             let bytes = fs::read(path).unwrap();
             target(&bytes);
-            // Cut off, and with a byte changed here and there.
+            // Truncated, and with single bits changed.
             for at in (0..bytes.len()).step_by(bytes.len() / 16 + 1) {
                 target(&bytes[..at]);
                 let mut changed = bytes.clone();

@@ -4,8 +4,8 @@
 //! leaves everything as it is: tenants keep running, volumes stay mounted, weights stay set.
 //!
 //! # Who may use the socket
-//! Only its permissions decide: mode 0660, owner root, group as given (root by default). Anybody who can open it can do everything
-//! that the daemon can, so membership of the group is equivalent to being root.
+//! Only its permissions decide: mode 0660, owner root, group as given (root by default). A process that can open it can do everything
+//! that the daemon can, so that membership of the group is equivalent to being root.
 //!
 //! # Signals
 //! `SIGTERM` and `SIGINT`: no further operation begins, running ones that need only seconds are completed, and the daemon exits; while
@@ -347,7 +347,7 @@ async fn listen(socket: &Path, group: Option<u32>) -> Result<UnixListener, Fault
     };
     match std::fs::symlink_metadata(socket) {
         Ok(found) if !found.file_type().is_socket() => {
-            return Err(Fault::new(Code::HasData, object, "something that is not a socket is there")
+            return Err(Fault::new(Code::HasData, object, "it is not a socket")
                 .reason(Reason::SocketTaken { socket: socket.to_owned() }));
         }
         Ok(_) if UnixStream::connect(socket).await.is_ok() => {

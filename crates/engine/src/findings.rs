@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_condition_of_an_image_is_a_finding_about_its_volume() {
         let of = |image: Option<&str>| {
-            let finding = health::server_gone("as it was noticed", "no memory");
+            let finding = health::server_gone("an unknown image", "no memory");
             about_volume(&pools(), Condition { finding, image: image.map(PathBuf::from) }).object
         };
         assert_eq!(of(Some("/srv/pool/data.img")), "volume files/data");
@@ -132,7 +132,7 @@ mod tests {
         for other in
             ["/srv/other/data.img", "/srv/pool/below/data.img", "/dev/other/data"].map(Some).into_iter().chain([None])
         {
-            assert_eq!(of(other), "as it was noticed", "{other:?}");
+            assert_eq!(of(other), "an unknown image", "{other:?}");
         }
     }
 
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_failed_listing_is_one_finding() {
-        let fault = || Fault::new(Code::Corrupt, "pool files", "it is not there");
+        let fault = || Fault::new(Code::Corrupt, "pool files", "it does not exist");
         let ids = |found, parts| -> Vec<String> {
             of_content(&found, &parts).iter().map(|finding| finding.id.to_string()).collect()
         };

@@ -194,7 +194,7 @@ impl Engine {
             request.tenants.iter().filter_map(|held| Some((held.tenant.as_str(), held.fsync_p99_us?))).collect();
         if let Some((tenant, _)) = promised.iter().find(|(_, us)| **us == 0) {
             return Err(invalid(format!("tenant {tenant}"), "the latency of its fsyncs cannot be zero".to_owned())
-                .hint("choose a latency that the device achieves when nobody else uses it, for example 20ms"));
+                .hint("choose a latency that the device achieves without other load, for example 20ms"));
         }
         let parts = control::normalise_shares(&asked)
             .map_err(|error| invalid("hold".to_owned(), error.to_string()).reason(Reason::SharesInvalid))?;
@@ -275,7 +275,7 @@ impl Engine {
         Ok(HeldJournal { device: found.device, cgroup: cgroup_beside })
     }
 
-    /// The sum of their current weights, so that the balance with other cgroups stays as it was.
+    /// The sum of their current weights, so that the balance with other cgroups does not change.
     fn total_weight(&self, tenants: &[HeldTenant], file: &str, facts: &BlockFacts) -> Result<u32, Fault> {
         let mut total = 0u32;
         for tenant in tenants {

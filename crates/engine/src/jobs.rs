@@ -184,7 +184,7 @@ impl Running {
         self
     }
 
-    /// Ends it with an outcome. Without this it counts as aborted, or as given up before it began.
+    /// Ends it with an outcome. Without this it counts as aborted, or as withdrawn before it began.
     pub(crate) fn end<T>(self, outcome: &Result<T, Fault>) {
         self.end_with(outcome.as_ref().map(|_| None).map_err(Clone::clone));
     }

@@ -447,7 +447,7 @@ fn self_test(roots: &Roots, tracer: &mut Tracer) -> Result<(), SelfTest> {
     // On a slow host the journal's superblock may be written after the last commit: the next one would pay for it.
     if owned + pending != saw || unowned != 0 {
         let cause = format!(
-            "the journal's device received {saw} bytes, but {owned} were charged to their owners, {unowned} to nobody, and {pending} \
+            "the journal's device received {saw} bytes, but {owned} were charged to their owners, {unowned} have no owner, and {pending} \
              are waiting for a commit"
         );
         return Err(failed(cause));

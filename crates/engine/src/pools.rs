@@ -139,7 +139,7 @@ impl Engine {
         }
         let cause = format!("it has logical volumes that are not Bulkhead's: {}", others.join(", "));
         Err(Fault::new(Code::InUse, format!("volume group {vg}"), cause)
-            .hint(format!("remove them first, if nobody needs them: `lvremove {vg}/{}`", others[0])))
+            .hint(format!("remove them first, if they are not needed: `lvremove {vg}/{}`", others[0])))
     }
 
     /// Refuses a directory in which users other than root could replace an image.

@@ -79,7 +79,7 @@ impl Engine {
                 .reason(Reason::WouldShrink { volume: volume.reference() }));
         }
         let has = match volume.unfilled_from_bytes.filter(|from| *from < volume.size_bytes) {
-            // An earlier growth was interrupted: this continues its allocation, and does not repeat what it has allocated.
+            // An earlier growth was interrupted: this continues its allocation.
             Some(from) => from.max(self.host().allocated(&pool.source, &volume.name)?),
             None => volume.size_bytes,
         };

@@ -337,11 +337,11 @@ impl Sim {
     /// Writes to a file of a cgroup, as another program does.
     pub(crate) fn set_cgroup_file(&self, cgroup: impl fmt::Display, file: &str, value: &str) {
         let mut world = self.world();
-        world.cgroups.get_mut(&path_of(cgroup)).expect("the cgroup is there").insert(file.to_owned(), value.to_owned());
+        world.cgroups.get_mut(&path_of(cgroup)).expect("the cgroup exists").insert(file.to_owned(), value.to_owned());
     }
 
     pub(crate) fn corrupt(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
-        change(self.world().files.get_mut(path).expect("the file is there"));
+        change(self.world().files.get_mut(path).expect("the file exists"));
     }
 
     /// Removes the disk `/dev/sdb`.

@@ -65,7 +65,7 @@ pub struct IndexHead {
     pub content: Uuid,
     /// Type of the file handles (`enum fid_type`): 1 for ext4 (32-bit inode, generation), 0x81 for XFS (64-bit inode, generation).
     pub handle_type: u32,
-    /// The key of the hashes. It is secret: who knows it could write blocks with a colliding hash to a clone.
+    /// The key of the hashes. It is secret: with it, blocks with colliding hashes could be written to a clone.
     pub key: [u8; KEY_BYTES],
     /// Number of extents.
     pub extents: u64,

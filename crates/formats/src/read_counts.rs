@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::servers;
 
 /// Directory of the files, in the registry of block servers. It is separate because each file is replaced every second: in the registry
-/// itself that would wake whoever waits for servers ([`servers::RegistryWatcher`]).
+/// itself that would wake the supervision of servers ([`servers::RegistryWatcher`]).
 const DIR: &str = "heat";
 
 /// The version that is written, and the only one that is read.

@@ -78,7 +78,7 @@ fn root_a_damaged_index_is_refused() {
     };
     assert!(!refused(&whole));
     for len in [0, 50, HEAD_BYTES, 200, 4096, whole.len() - 1] {
-        assert!(refused(&whole[..len]), "cut off at {len}");
+        assert!(refused(&whole[..len]), "truncated at {len}");
     }
     let longer = [&whole[..], &[0]].concat();
     assert!(refused(&longer));

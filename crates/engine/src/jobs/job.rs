@@ -89,7 +89,7 @@ impl Job {
     ///
     /// # Errors
     /// `Cancelled`, once: the steps that undo the others are not refused. `Unavailable` for the daemon's own checks while it is stopping:
-    /// an operator who stops it does not expect further mounts.
+    /// an operator who stops the daemon does not expect further mounts.
     pub(crate) fn begin_step(&self, step: &impl ToString, can_be_undone: bool) -> Result<(), Fault> {
         let mut state = self.state();
         if self.is_check && self.is_stopping.load(Ordering::SeqCst) {
@@ -256,7 +256,7 @@ impl Job {
     }
 
     fn cancelled(&self) -> Fault {
-        let cause = format!("`{}` was cancelled, and what it had done was undone", self.spec.operation);
+        let cause = format!("`{}` was cancelled, and its steps were undone", self.spec.operation);
         Fault::new(Code::Cancelled, format!("job {}", self.id), cause)
     }
 

@@ -74,7 +74,7 @@ impl Importing {
         }
     }
 
-    /// Refuses a directory in which users other than root could replace what is unpacked.
+    /// Refuses a directory in which users other than root could replace unpacked files.
     fn staging(&self, engine: &Engine) -> Result<PathBuf, Fault> {
         let staging = self.request.staging.clone().unwrap_or_else(|| STAGING.into());
         let object = || format!("directory {}", staging.display());
@@ -87,7 +87,7 @@ impl Importing {
         match engine.host().who_can_replace(&staging.join("tree"))? {
             None => Ok(staging),
             Some(why) => {
-                let cause = format!("{why}, who could replace what is unpacked");
+                let cause = format!("{why}, who could replace unpacked files");
                 Err(Fault::new(Code::InvalidArgument, object(), cause)
                     .hint("choose a directory that only root can write to, or a sticky one, such as /var/tmp"))
             }

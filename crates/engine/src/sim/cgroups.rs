@@ -51,7 +51,7 @@ impl World {
             A::WriteCgroup { cgroup, file, value } => {
                 let is_above_enabled = cgroup.parent().is_none_or(|above| self.cpu_below.contains(&above));
                 assert!(file != "cpu.weight" || is_above_enabled, "there is no cpu.weight in {cgroup}");
-                let files = self.cgroups.get_mut(cgroup).expect("the cgroup is there");
+                let files = self.cgroups.get_mut(cgroup).expect("the cgroup exists");
                 files.insert(file.clone(), value.clone()).as_ref() != Some(value)
             }
             A::SetWeight { cgroup, file, device, weight } => {

@@ -29,12 +29,12 @@ impl World {
                 self.images.insert(path.clone(), (*size_bytes, None)).is_none()
             }
             A::GrowImage { path, size_bytes, .. } => {
-                let (size, _) = self.images.get_mut(path).expect("the image is there");
+                let (size, _) = self.images.get_mut(path).expect("the image exists");
                 let larger = (*size).max(*size_bytes);
                 std::mem::replace(size, larger) < *size_bytes
             }
             A::ShrinkImage { path, size_bytes } => {
-                let (size, fs) = self.images.get_mut(path).expect("the image is there");
+                let (size, fs) = self.images.get_mut(path).expect("the image exists");
                 Self::resize_under(fs.as_ref(), *size_bytes);
                 let smaller = (*size).min(*size_bytes);
                 std::mem::replace(size, smaller) > *size_bytes

@@ -58,11 +58,11 @@ impl World {
             }
             A::SetLayersAside { layers, names, .. } => {
                 if !self.layer_tree().has_run(layers) {
-                    return Err(Fault::new(Code::InUse, "layers", "something lies on them"));
+                    return Err(Fault::new(Code::InUse, "layers", "another file depends on them"));
                 }
                 let path = |id: &Uuid| PathBuf::from(id.to_string());
                 for (above, (old, new)) in names.iter().zip(layers.iter().zip(names).skip(1)) {
-                    let below = self.below.remove(&path(old)).expect("it is there");
+                    let below = self.below.remove(&path(old)).expect("it exists");
                     self.below.insert(path(new), below);
                     self.below.insert(path(above), Some(*new));
                 }

@@ -19,7 +19,7 @@ impl World {
                 self.volumes.insert((vg.clone(), lv.clone()), (thin_pool(lv), None)).is_none()
             }
             A::TagVg { vg, add, remove } => {
-                let tags = self.groups.get_mut(vg).expect("the group is there");
+                let tags = self.groups.get_mut(vg).expect("the group exists");
                 remove.iter().for_each(|tag| {
                     tags.remove(tag);
                 });
@@ -62,7 +62,7 @@ impl World {
                 self.volumes.insert((vg.clone(), lv.clone()), (volume, fs)).is_none()
             }
             A::ProtectLv { vg, lv } => {
-                let (volume, _) = self.volumes.get_mut(&(vg.clone(), lv.clone())).expect("the volume is there");
+                let (volume, _) = self.volumes.get_mut(&(vg.clone(), lv.clone())).expect("the volume exists");
                 !std::mem::replace(&mut volume.read_only, true)
             }
             A::ActivateLv { .. } => true,
@@ -73,7 +73,7 @@ impl World {
             }
             A::GrowLv { vg, lv, size_bytes } => {
                 let path = node(vg, lv);
-                let (volume, _) = self.volumes.get_mut(&(vg.clone(), lv.clone())).expect("the volume is there");
+                let (volume, _) = self.volumes.get_mut(&(vg.clone(), lv.clone())).expect("the volume exists");
                 let larger = volume.size.max(*size_bytes);
                 let before = std::mem::replace(&mut volume.size, larger);
                 if before < *size_bytes && self.written.contains(&path) {
@@ -82,7 +82,7 @@ impl World {
                 before < *size_bytes
             }
             A::ShrinkLv { vg, lv, size_bytes } => {
-                let (volume, fs) = self.volumes.get_mut(&(vg.clone(), lv.clone())).expect("the volume is there");
+                let (volume, fs) = self.volumes.get_mut(&(vg.clone(), lv.clone())).expect("the volume exists");
                 Self::resize_under(fs.as_ref(), *size_bytes);
                 let smaller = volume.size.min(*size_bytes);
                 let changed = std::mem::replace(&mut volume.size, smaller) > *size_bytes;

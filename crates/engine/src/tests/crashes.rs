@@ -146,7 +146,7 @@ fn an_interrupted_growth_of_a_full_thin_volume_is_resumed() {
         sim.crash_after(None);
         let next = engine(&sim);
         assert_eq!(next.volume_inspect(&volume("thin/v")).unwrap().size_bytes, Bytes::mib(128));
-        assert_settled(&sim, &next, "cut off");
+        assert_settled(&sim, &next, "after the crash");
         // The rest is reserved again.
         sim.set_free(Bytes::mib(60));
         let fault = run(&next, &Op::Resize("thin/v", 128)).unwrap_err();

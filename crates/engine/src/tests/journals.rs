@@ -29,13 +29,13 @@ fn a_journal_that_stayed_small_is_reported_and_replaced() {
         run(&engine, &Op::Tenant("db", name)).unwrap();
         let grow = VolumeResize { size_bytes: Some(Bytes::mib(128)), ..VolumeResize::default() };
         let grown = engine.volume_resize(&volume(name), &grow, false).unwrap().object.unwrap();
-        let told = found(&engine);
+        let findings = found(&engine);
         assert!(
-            told.len() == 1 && told[0].evidence.contains("8 MiB") && told[0].evidence.contains("16 MiB"),
-            "{told:?}"
+            findings.len() == 1 && findings[0].evidence.contains("8 MiB") && findings[0].evidence.contains("16 MiB"),
+            "{findings:?}"
         );
-        let is_small = matches!(told[0].reason.as_deref(), Some(Reason::JournalSmall { .. }));
-        assert!(is_small && grown.findings.contains(&told[0]), "{told:?}");
+        let is_small = matches!(findings[0].reason.as_deref(), Some(Reason::JournalSmall { .. }));
+        assert!(is_small && grown.findings.contains(&findings[0]), "{findings:?}");
         let asked = run(&engine, &Op::Journal(name, JournalSize::Auto)).unwrap_err();
         assert!(asked.code == Code::InUse && matches!(reason(&asked), Some(Reason::VolumeAttached { .. })), "{asked}");
         run(&engine, &Op::Detach("db", name)).unwrap();

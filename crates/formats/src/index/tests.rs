@@ -25,17 +25,17 @@ fn encoded(extents: &[IndexExtent]) -> Vec<u8> {
 }
 
 fn read(bytes: &[u8]) -> Result<Vec<IndexExtent>, IndexError> {
-    let cut = || IndexError::Damaged("cut off");
-    let head = IndexHead::decode(bytes.first_chunk().ok_or_else(cut)?)?;
+    let truncated = || IndexError::Damaged("truncated");
+    let head = IndexHead::decode(bytes.first_chunk().ok_or_else(truncated)?)?;
     let mut checker = Checker::new(head);
     let mut extents = Vec::new();
     let mut at = HEAD_BYTES;
     for _ in 0..head.extents {
-        let extent = bytes.get(at..).and_then(|rest| rest.first_chunk()).ok_or_else(cut)?;
+        let extent = bytes.get(at..).and_then(|rest| rest.first_chunk()).ok_or_else(truncated)?;
         extents.push(checker.next(extent)?);
         at += EXTENT_BYTES;
     }
-    checker.end(bytes.get(at..).and_then(|rest| rest.first_chunk()).ok_or_else(cut)?)?;
+    checker.end(bytes.get(at..).and_then(|rest| rest.first_chunk()).ok_or_else(truncated)?)?;
     Ok(extents)
 }
 

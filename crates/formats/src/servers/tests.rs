@@ -46,7 +46,7 @@ fn an_entry_is_ignored_for_a_later_disk_of_the_same_name() {
     let entry = dir(&roots).join("ublkb3");
     let content = fs::read(&entry).unwrap();
     fs::write(&entry, &content[..content.len() / 2]).unwrap();
-    assert_eq!(spec_of_disk(&roots, "ublkb3"), None, "cut off");
+    assert_eq!(spec_of_disk(&roots, "ublkb3"), None, "truncated");
     fs::write(&entry, content).unwrap();
     put(&roots, "block/ublkb3/diskseq", "42\n");
     assert_eq!(spec_of_disk(&roots, "ublkb3"), None, "another disk");

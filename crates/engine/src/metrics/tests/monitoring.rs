@@ -50,7 +50,7 @@ fn exported() -> (BTreeMap<String, Vec<String>>, BTreeSet<String>) {
     let pools = vec![("pool".parse().unwrap(), space)];
     let trimmed = BTreeMap::from([("pool".parse().unwrap(), Bytes(4096))]);
     let (holds, problems) = (vec![crate::sim::held()], BTreeMap::from([("volume", 1)]));
-    let findings = vec![Finding::new(FindingId::LayersMany, "volume pool/clone", "it lies on 32 layers")];
+    let findings = vec![Finding::new(FindingId::LayersMany, "volume pool/clone", "it depends on 32 layers")];
     let text =
         render(Scrape { observed, holds, shared_reads: vec![row], pools, trimmed, problems, findings }, Format::Text);
     let mut metrics = BTreeMap::new();

@@ -128,10 +128,12 @@ async fn volumes_that_must_not_be_trimmed_are_refused_with_the_reason() {
     ] {
         create(&service, name, Bytes::mib(64), provision).await;
         attach(&service, name).await;
-        let told = trim(&service, name).await.map_err(|fault| (fault.code, fault.cause));
+        let refused = trim(&service, name).await.map_err(|fault| (fault.code, fault.cause));
         match why {
-            Some(why) => assert!(matches!(&told, Err((Code::Unsupported, cause)) if cause.contains(why)), "{told:?}"),
-            None => assert!(told.is_ok(), "{told:?}"),
+            Some(why) => {
+                assert!(matches!(&refused, Err((Code::Unsupported, cause)) if cause.contains(why)), "{refused:?}")
+            }
+            None => assert!(refused.is_ok(), "{refused:?}"),
         }
     }
     let snapshot = VolumeCopy {
