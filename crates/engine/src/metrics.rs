@@ -166,7 +166,7 @@ fn journals(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Res
         let labels: Labels<'_, 3> = [("volume", &view.device), ("mount_point", mount_point), ("disks", &disks)];
         info.encode_family(&labels)?.encode_gauge(&1_i64)?;
     }
-    let mut commits = counter(encoder, "journal_commits", "Journal commits", None)?;
+    let mut commits = counter(encoder, "journal_commits", "Commits of a journal, or checkpoints of an XFS log", None)?;
     for view in &seen.file_systems {
         let labels: Labels<'_, 1> = [("volume", &view.device)];
         commits.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&view.commits, None)?;
@@ -223,7 +223,7 @@ fn containers(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::R
     for (view, device) in devices() {
         time.encode_family(&of_device(view, device))?.encode_counter::<NoLabelSet, f64, u64>(&device.seconds, None)?;
     }
-    let help = "Device time a tenant would have had by the weights of the tenants active at the same time";
+    let help = "Device time due to a tenant by the weights of the tenants that were active at the same time";
     let mut target = counter(encoder, "device_target", help, Some(&Unit::Seconds))?;
     for (view, device) in devices() {
         let Some(seconds) = device.target_seconds else { continue };
@@ -264,23 +264,35 @@ fn holds(encoder: &mut DescriptorEncoder<'_>, holds: &[HoldView]) -> fmt::Result
         corrections.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&view.corrections, None)?;
     }
     let figures: [Figure; 8] = [
-        ("hold_target_ratio", "Target share of a tenant in what all contenders did on a device", |view| {
-            Some(view.target_share)
-        }),
-        ("hold_achieved_ratio", "Achieved share of a tenant in the last seconds, journal I/O included", |view| {
-            Some(view.achieved_share)
-        }),
-        ("hold_journal_ratio", "Share of a tenant's journal I/O alone", |view| Some(view.journal_share)),
+        (
+            "hold_target_ratio",
+            "Target share of a tenant among the tenants that contended for a device in the last 5 s, 0 to 1",
+            |view| Some(view.target_share),
+        ),
+        (
+            "hold_achieved_ratio",
+            "Share that a tenant had of the I/O of all contenders in the last 15 s (mode published: 5 s), journal I/O included, 0 to 1",
+            |view| Some(view.achieved_share),
+        ),
+        (
+            "hold_journal_ratio",
+            "Share that a tenant's journal I/O alone had of the I/O of all contenders in the last 15 s (mode published: 5 s), 0 to 1",
+            |view| Some(view.journal_share),
+        ),
         ("hold_weight", "Weight of a tenant on a device", |view| Some(f64::from(view.weight))),
         ("hold_infeasible", "1 if a tenant's journal I/O alone exceeds its share, so that no weight helps", |view| {
             Some(f64::from(u8::from(view.infeasible)))
         }),
-        ("hold_cap", "Cap on a tenant's operations per second, where weights do not restrain it", |view| {
-            view.cap.map(f64::from)
-        }),
-        ("hold_cap_bytes", "Cap on a tenant's bytes per second, where weights do not restrain it", |view| {
-            view.cap_bytes.map(as_f64)
-        }),
+        (
+            "hold_cap",
+            "Cap on a tenant's operations per second, where weights have no effect on it or for another tenant's fsync latency",
+            |view| view.cap.map(f64::from),
+        ),
+        (
+            "hold_cap_bytes",
+            "Cap on a tenant's bytes per second, where weights have no effect on it or for another tenant's fsync latency",
+            |view| view.cap_bytes.map(as_f64),
+        ),
         ("hold_fsync_p99_seconds", "99th percentile of a tenant's fsync latency in the last 10 s", |view| {
             view.fsync_p99_seconds
         }),
@@ -338,9 +350,11 @@ type PoolFigure = (&'static str, &'static str, fn(&Space) -> Bytes);
 fn pools(encoder: &mut DescriptorEncoder<'_>, pools: &[(Name, Space)]) -> fmt::Result {
     let figures: [PoolFigure; 2] = [
         ("pool_size", "Size of the storage of a pool", |space| space.total),
-        ("pool_free", "Free space of a pool; when there is none, writes to clones and thin volumes fail", |space| {
-            space.free
-        }),
+        (
+            "pool_free",
+            "Free space of a pool; when there is none, writes to clones, thin volumes and volumes provisioned on demand fail",
+            |space| space.free,
+        ),
     ];
     for (name, help, value) in figures.into_iter().filter(|_| !pools.is_empty()) {
         let mut gauge = encoder.encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Gauge)?;
@@ -366,8 +380,7 @@ fn trimmed(encoder: &mut DescriptorEncoder<'_>, trimmed: &BTreeMap<Name, Bytes>)
     if trimmed.is_empty() {
         return Ok(());
     }
-    let help =
-        "Free space discarded by `volume trim` in a pool's volumes, including what the pool had already got back";
+    let help = "Free space discarded by `volume trim` in a pool's volumes, including space that had been returned to the pool before";
     let mut bytes = counter(encoder, "trimmed", help, Some(&Unit::Bytes))?;
     for (pool, sum) in trimmed {
         let labels: Labels<'_, 1> = [("pool", pool.as_str())];
@@ -408,7 +421,12 @@ fn findings(encoder: &mut DescriptorEncoder<'_>, findings: &[Finding]) -> fmt::R
 }
 
 fn losses(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Result {
-    let mut time = counter(encoder, "observed", "Observed time", Some(&Unit::Seconds))?;
+    let mut time = counter(
+        encoder,
+        "observed",
+        "Time for which the host was observed since the daemon started",
+        Some(&Unit::Seconds),
+    )?;
     time.encode_counter::<NoLabelSet, f64, u64>(&seen.observed_seconds, None)?;
     let mut lost = counter(
         encoder,

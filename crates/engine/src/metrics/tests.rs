@@ -45,7 +45,7 @@ fn each_figure_has_its_name_and_labels() {
         # HELP bulkhead_volume_info Observed file systems; always 1
         # TYPE bulkhead_volume_info gauge
         bulkhead_volume_info{volume="vda1",mount_point="/",disks="vda"} 1
-        # HELP bulkhead_journal_commits Journal commits
+        # HELP bulkhead_journal_commits Commits of a journal, or checkpoints of an XFS log
         # TYPE bulkhead_journal_commits counter
         bulkhead_journal_commits_total{volume="vda1"} 11
         # HELP bulkhead_journal_bytes Journal bytes caused by a tenant, whoever wrote them; without a tenant, those that cannot be attributed
@@ -102,14 +102,14 @@ fn each_figure_has_its_name_and_labels() {
         # UNIT bulkhead_device_time_seconds seconds
         bulkhead_device_time_seconds_total{tenant="db",tenant_kind="tenant",device="vda"} 0.05
         bulkhead_device_time_seconds_total{tenant="noise\\u{1b}[2J.service",tenant_kind="unit",device="vda"} 0.9
-        # HELP bulkhead_device_target_seconds Device time a tenant would have had by the weights of the tenants active at the same time
+        # HELP bulkhead_device_target_seconds Device time due to a tenant by the weights of the tenants that were active at the same time
         # TYPE bulkhead_device_target_seconds counter
         # UNIT bulkhead_device_target_seconds seconds
         bulkhead_device_target_seconds_total{tenant="db",tenant_kind="tenant",device="vda"} 0.76
         # HELP bulkhead_device_busy_seconds Time a device was busy, by class of request
         # TYPE bulkhead_device_busy_seconds counter
         # UNIT bulkhead_device_busy_seconds seconds
-        # HELP bulkhead_observed_seconds Observed time
+        # HELP bulkhead_observed_seconds Time for which the host was observed since the daemon started
         # TYPE bulkhead_observed_seconds counter
         # UNIT bulkhead_observed_seconds seconds
         bulkhead_observed_seconds_total 1.0
