@@ -25,7 +25,7 @@ pub(crate) fn count(finished: &UnpackedTree) -> Result<Size, ImportError> {
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(&directory).map_err(failed("list", &directory))? {
             let path = entry.map_err(failed("list", &directory))?.path();
-            let found = fs::symlink_metadata(&path).map_err(failed("look at", &path))?;
+            let found = fs::symlink_metadata(&path).map_err(failed("examine", &path))?;
             size.entries += 1;
             if found.is_dir() {
                 directories.push(path);

@@ -167,6 +167,17 @@ pub enum EntryError {
     Root,
 }
 
+impl EntryError {
+    /// Whether the entry, or the target of its hard link, is outside of the archive.
+    fn leads_outside(&self) -> bool {
+        match self {
+            Self::Outside => true,
+            Self::BadTarget { reason, .. } => reason.leads_outside(),
+            _ => false,
+        }
+    }
+}
+
 impl ImportError {
     /// The code of the error.
     #[must_use]
@@ -229,7 +240,7 @@ impl ImportError {
             Self::Directory { reason: DirectoryError::OtherMount, .. } => {
                 "unmount it, or import an archive of the directory"
             }
-            Self::Directory { reason: DirectoryError::Changed, .. } => "import it while it does not change",
+            Self::Directory { reason: DirectoryError::Changed, .. } => "stop what writes to it, and import it again",
             Self::Directory { reason: DirectoryError::Unpackable(_), .. } => "rename or remove it, and import again",
             Self::Archive { reason: ArchiveError::Unknown, .. } => {
                 "specify a directory, a tar archive (plain, gzip or zstd), an OCI layout, or the output of `docker save`"
@@ -237,8 +248,11 @@ impl ImportError {
             Self::Archive { .. } => "get or create the archive again",
             Self::Entry { reason: EntryError::Sparse, .. } => "get the archive again, or create it without `--sparse`",
             Self::Entry { reason: EntryError::LinkLoop(_), .. } => "create the archive without loops of symbolic links",
-            Self::LeftOut { .. } => "remove them from the source, or import it without `strict`",
-            Self::Entry { .. } => "do not trust this archive; import one whose entries all stay within it",
+            Self::LeftOut { .. } => "remove these attributes from the source, or allow them to be omitted",
+            Self::Entry { reason, .. } if reason.leads_outside() => {
+                "do not trust this archive; import one whose entries all stay within it"
+            }
+            Self::Entry { .. } => "create the archive again without that entry",
             Self::Image { reason, .. } => reason.hint(),
             Self::Io(_) | Self::Input { .. } | Self::Output(_) | Self::Make { .. } => match self.code() {
                 Code::NotFound => "check the path",

@@ -136,7 +136,7 @@ impl Layout {
         let hex =
             digest_hex(digest).ok_or_else(|| self.store.error(ImageError::BadDigest(shown(digest.as_bytes()))))?;
         let file = self.store.file(&blob_path(hex), digest)?;
-        let found = file.metadata().map_err(failed("look at a blob of", Path::new(digest)))?.len();
+        let found = file.metadata().map_err(failed("examine a blob of", Path::new(digest)))?.len();
         if found != descriptor.size {
             let wanted = descriptor.size;
             return Err(self.store.error(ImageError::WrongSize { digest: digest.clone(), wanted, found }));

@@ -106,7 +106,7 @@ impl<W: Write> Packer<'_, W> {
         if mount_id(&path)? != self.mount {
             return Err(wrong(DirectoryError::OtherMount));
         }
-        let found = fs::symlink_metadata(&path).map_err(failed("look at", &path))?;
+        let found = fs::symlink_metadata(&path).map_err(failed("examine", &path))?;
         let end: &[u8] = if at.as_os_str().is_empty() { b"" } else { b"/" };
         let name = [&b"./"[..], at.as_os_str().as_bytes(), end].concat();
         self.write_header(
@@ -121,7 +121,7 @@ impl<W: Write> Packer<'_, W> {
         for name in names {
             let below = at.join(name);
             let path = self.root.join(&below);
-            let found = fs::symlink_metadata(&path).map_err(failed("look at", &path))?;
+            let found = fs::symlink_metadata(&path).map_err(failed("examine", &path))?;
             if found.is_dir() {
                 self.directory(&below)?;
             } else {
@@ -169,7 +169,7 @@ impl<W: Write> Packer<'_, W> {
         let changed = || ImportError::Directory { path: path.to_owned(), reason: DirectoryError::Changed };
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
         let mut file = File::options().read(true).custom_flags(flags).open(path).map_err(failed("open", path))?;
-        let opened = file.metadata().map_err(failed("look at", path))?;
+        let opened = file.metadata().map_err(failed("examine", path))?;
         if (opened.dev(), opened.ino()) != (found.dev(), found.ino()) {
             return Err(changed());
         }
@@ -309,5 +309,5 @@ fn copy(input: &mut File, path: &Path, at_most: u64, out: &mut impl Write) -> Re
 /// The ID of the mount that a directory is in.
 fn mount_id(path: &Path) -> Result<u64, ImportError> {
     let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID);
-    Ok(found.map_err(|errno| failed("look at", path)(errno.into()))?.stx_mnt_id)
+    Ok(found.map_err(|errno| failed("examine", path)(errno.into()))?.stx_mnt_id)
 }

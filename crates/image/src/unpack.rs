@@ -221,7 +221,7 @@ impl Unpacker {
         }
         let directory = self.open_parent(entry, &parent)?;
         let path = directory.path.join(&name);
-        let found = beneath::stat(&directory, &name).map_err(entry.failed("look at"))?;
+        let found = beneath::stat(&directory, &name).map_err(entry.failed("examine"))?;
         let is_directory = found.is_some_and(|found| FileType::from_raw_mode(found.st_mode).is_dir());
         if found.is_some() && !(is_directory && member.kind == Kind::Directory) {
             self.last = None;
@@ -262,7 +262,7 @@ impl Unpacker {
         let opened = openat(&directory, name, flags, Mode::from_raw_mode(0o600));
         let file = File::from(opened.map_err(entry.failed("make"))?);
         let allocated = data::copy(entry, archive, &file, meter)?;
-        self.record_allocated(&file, allocated, entry.member.content.len).map_err(entry.failed("look at"))?;
+        self.record_allocated(&file, allocated, entry.member.content.len).map_err(entry.failed("examine"))?;
         drop(file);
         set_metadata(entry, &directory.fd, name, &mut self.notes)?;
         self.last = Some((parent, directory));
@@ -294,10 +294,10 @@ impl Unpacker {
             Err(Unreachable::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Err(missing()),
             opened => opened.map_err(|unreachable| entry.unreachable(unreachable))?,
         };
-        match beneath::stat(&from, &last).map_err(entry.failed("look at the target of"))? {
+        match beneath::stat(&from, &last).map_err(entry.failed("examine the target of"))? {
             None => return Err(missing()),
             Some(found) if FileType::from_raw_mode(found.st_mode).is_dir() => {
-                return Err(bad(EntryError::Name("is one of a directory")));
+                return Err(bad(EntryError::Name("is that of a directory")));
             }
             Some(_) => {}
         }

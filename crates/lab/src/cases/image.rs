@@ -363,7 +363,7 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
     for (source, to, options, code, words) in [
         ("cut.tar.gz", "file/x", &[][..], 10, &["it is cut off", "archive again"][..]),
         ("out.tar", "file/x", &[], 2, &["../../escaped", "leads out of the archive"]),
-        ("foreign.tar", "file/x", &["--strict"], 8, &["com.apple.quarantine of 1 entry", "without `strict`"]),
+        ("foreign.tar", "file/x", &["--strict"], 8, &["com.apple.quarantine of 1 entry", "allow them to be omitted"]),
         ("loop.tar", "file/x", &[], 2, &["behind the symbolic link", "which is part of a loop"]),
         ("linked.tar", "file/x", &[], 2, &["hard link", "leads out"]),
         ("damaged", "file/x", &[], 10, &["is damaged: its digest is sha256:"]),
