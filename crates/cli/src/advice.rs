@@ -30,7 +30,7 @@ pub(crate) fn advice(reason: &Reason) -> String {
         Reason::RemovalOfAttached { volume, tenant } => format!("detach it: `bulkhead tenant set {tenant} --detach {volume}`, or remove it with `--force`"),
         Reason::VolumeMapped { volume } => format!("`bulkhead volume unmap {volume}` when its device is no longer needed"),
         Reason::FastCommitNeedsExt4 => "omit `--fast-commit`, or use `--fs ext4`".to_owned(),
-        Reason::OnDemandNeedsThin { .. } => "omit `--provision`, or use a pool on a thin pool".to_owned(),
+        Reason::OnDemandNeedsThin { .. } => "omit `--provision`, or use a directory pool or a pool on an LVM thin pool (`--thin-pool`, `--thin`)".to_owned(),
         Reason::WouldShrink { .. } => "add `--shrink` to confirm that the volume is to shrink".to_owned(),
         Reason::ReceiveUnfinished { volume } => format!("`bulkhead volume receive {volume} --token` prints the resume token, `--abort` discards the received data"),
         Reason::ResumeOfOther => "specify the snapshot of the interrupted transfer; if it is gone or has been written to, discard the received data (`--abort`)".to_owned(),

@@ -40,7 +40,7 @@ Exit codes:
   2  invalid arguments               8  not supported on this host
   3  not found                       9  permission denied
   4  already exists                 10  data is corrupt
-  5  in use                         11  the daemon does not answer
+  5  in use                         11  unavailable: for example, the daemon does not answer
                                    12  cancelled
 `bulkhead run` exits with the exit code of its command (128 + N if signal N ended it), with 127 if
 the command does not exist, 126 if it cannot be executed, 125 if anything else fails before it
@@ -60,8 +60,8 @@ pub(crate) struct Cli {
         help_heading = "Global options")]
     pub(crate) socket: PathBuf,
 
-    /// Seconds to wait for other operations on the same objects, and for a tenant's data to be written, at most 604800. On timeout, the
-    /// error says if nothing has changed, which is the usual case
+    /// Seconds to wait for other operations on the same objects, and for a tenant's dirty data to be written to disk, 0 to 604800. On
+    /// timeout, the error says whether anything was changed
     #[arg(long, global = true, default_value_t = 60, value_parser = clap::value_parser!(u64).range(..=MAX_WAIT), value_name = "SECONDS",
         help_heading = "Global options")]
     pub(crate) wait: u64,

@@ -64,16 +64,22 @@ fn print(args: &BlameArgs, mut seen: Observation, output: &Output) -> Result<(),
             output.say(&format!("{n} more waits, of all containers, are omitted; the longest took {longest}"));
         }
         if waits.waits.is_empty() {
-            output.say("no container waited in fsync on an ext4 file system");
+            output.say(&no_waits(args.victim.as_deref()));
             return Ok(());
         }
         return output.lines(&table(&WAIT_HEADERS, &waits.waits.iter().flat_map(wait_rows).collect::<Vec<_>>()));
     }
     if seen.blame.is_empty() {
-        output.say("no container waited in fsync on an ext4 file system");
+        output.say(&no_waits(args.victim.as_deref()));
         return Ok(());
     }
     output.lines(&matrix(&seen.blame))
+}
+
+/// The message in place of an empty table.
+fn no_waits(victim: Option<&str>) -> String {
+    let who = victim.map_or_else(|| "no container waited".to_owned(), |name| format!("container {name} did not wait"));
+    format!("{who} in fsync on an ext4 file system")
 }
 
 /// The rows of a wait: the first one describes the wait as a whole, and each row one of its commits and one of its largest causes.

@@ -82,7 +82,7 @@ async fn request_hold(
         done = &mut answer => return Ok((done?, true)),
         () = signals.received() => {}
     }
-    output.say("waiting for the daemon's answer to remove the hold; press Ctrl-C again to let it expire instead");
+    output.say("waiting for the daemon to answer, so that the hold can be removed; press Ctrl-C again to let it expire instead");
     tokio::select! {
         done = answer => Ok((done?, false)),
         () = signals.received() => {
@@ -101,8 +101,10 @@ struct Signals {
 impl Signals {
     /// From now on, these signals are reported by [`Self::received`] and no longer end this process.
     fn subscribe() -> Result<Self, Fault> {
-        let on =
-            |kind| signal(kind).map_err(|error| Fault::new(Code::Internal, "bulkhead", format!("signals: {error}")));
+        let on = |kind| {
+            signal(kind)
+                .map_err(|error| Fault::new(Code::Internal, "bulkhead", format!("cannot handle signals ({error})")))
+        };
         Ok(Self { interrupt: on(SignalKind::interrupt())?, terminate: on(SignalKind::terminate())? })
     }
 

@@ -77,8 +77,8 @@ pub struct Receive {
     /// Return the steps without carrying them out. Default: false.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub dry_run: bool,
-    /// The tenant to charge for the work. Default: the tenant of a volume with the same base, or none, at the lowest priority. The
-    /// snapshot is not attached to it.
+    /// The tenant to charge for the work. Default: the tenant of a volume with the same base; if there is none, nobody is charged
+    /// and the work has the lowest priority. The snapshot is not attached to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<String>)]
     pub tenant: Option<Name>,

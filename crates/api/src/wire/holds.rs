@@ -31,15 +31,15 @@ pub struct HoldStart {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HoldTenant {
-    /// A tenant, a container (its name or the start of its ID), a systemd unit, or the path of a cgroup.
+    /// A tenant, a container (its name, or the first 12 or more digits of its ID), a systemd unit, or the path of a cgroup.
     pub tenant: String,
     /// Its share, greater than 0. Shares are relative: their sum does not matter.
     pub share: f64,
-    /// Upper limit for the 99th percentile of its fsync latency, in microseconds. Other containers are throttled to meet it. Default: none.
+    /// Target for the 99th percentile of its fsync latency, in microseconds. Other containers are throttled to meet it. Default: none.
     #[serde(default)]
     pub fsync_p99_us: Option<u64>,
-    /// An ext4 file system that only this container uses, given as a directory in it or as its device. Its journal thread is charged to
-    /// the container. Default: none.
+    /// An ext4 file system that only this container uses, given by the absolute path of a directory in it or of its device. Its journal
+    /// thread is charged to the container. Default: none.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub journal: Option<PathBuf>,

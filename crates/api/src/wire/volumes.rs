@@ -24,7 +24,7 @@ pub struct VolumeCreate {
     /// File system. Default: ext4.
     #[serde(default)]
     pub fs: FsKind,
-    /// When its blocks are allocated from the pool. Default: in full, except in a thin pool.
+    /// When its blocks are allocated from the pool. Default: on demand in a thin pool, otherwise in full.
     #[serde(default)]
     pub provision: Option<Provision>,
     /// Enable ext4's fast_commit. Default: false.

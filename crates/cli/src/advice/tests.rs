@@ -98,7 +98,10 @@ fn hints() -> Vec<(Reason, &'static str)> {
             "`bulkhead volume unmap p/v` when its device is no longer needed",
         ),
         (Reason::FastCommitNeedsExt4, "omit `--fast-commit`, or use `--fs ext4`"),
-        (Reason::OnDemandNeedsThin { pool: name("p") }, "omit `--provision`, or use a pool on a thin pool"),
+        (
+            Reason::OnDemandNeedsThin { pool: name("p") },
+            "omit `--provision`, or use a directory pool or a pool on an LVM thin pool (`--thin-pool`, `--thin`)",
+        ),
         (Reason::WouldShrink { volume: volume("p/v") }, "add `--shrink` to confirm that the volume is to shrink"),
         (
             Reason::ReceiveUnfinished { volume: volume("p/v") },

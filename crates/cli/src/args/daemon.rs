@@ -21,7 +21,7 @@ pub(crate) struct DaemonArgs {
     /// I/O
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
-    /// Maximum number of requests in flight per file volume, 1 to 1024; each takes up to 256 KiB of memory that is never paged out. Volumes
+    /// Maximum number of requests in flight per volume of a directory pool, 1 to 1024; each takes up to 256 KiB of memory that is never paged out. Volumes
     /// that already have a device keep their value
     #[arg(long, value_name = "N", default_value_t = servers::DEFAULT_REQUESTS, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) volume_requests: u16,

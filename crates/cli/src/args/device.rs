@@ -26,8 +26,8 @@ pub(crate) enum DeviceCommand {
     },
     /// Measure an io.cost model for a device, and store it
     ///
-    /// Takes minutes. Creates two scratch volumes in a pool on the device, each in its own tenant (both named bulkhead-calibrate-a and -b,
-    /// which are reserved names), and removes them at the end. The device should be idle otherwise; its controller is disabled in the meantime.
+    /// Takes minutes. Creates two scratch volumes in a pool on the device, each with a tenant of the same name (bulkhead-calibrate-a and
+    /// bulkhead-calibrate-b, which are reserved names), and removes them at the end. The device should be idle otherwise; its controller is disabled in the meantime.
     /// Requires fio. With --model and --qos, these are stored, and nothing is measured.
     Calibrate(CalibrateArgs),
 }
@@ -39,7 +39,8 @@ pub(crate) struct CalibrateArgs {
     /// Pool to create the scratch volumes in [default: the one with the most free space on the device]
     #[arg(long, value_name = "POOL", conflicts_with_all = ["model", "qos"])]
     pub(crate) pool: Option<String>,
-    /// Only measure the effect of the stored calibration on a small fsync next to three kinds of neighbours, and on these neighbours
+    /// Measure no model. Instead check, with the stored calibration, how much each of three neighbours slows down a small fsync, and how
+    /// much of the throughput that remains the neighbour gets
     #[arg(long, conflicts_with_all = ["model", "qos", "dry_run"])]
     pub(crate) verify: bool,
     #[command(flatten)]

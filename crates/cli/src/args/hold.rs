@@ -28,15 +28,15 @@ pub(crate) enum HoldCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct HoldStartArgs {
-    /// Tenant and its share; required at least twice. NAME is a tenant, a container (its name or the start of its ID), a systemd unit, or the
-    /// path of a cgroup. Shares are relative: their sum does not matter
+    /// Tenant and its share; required at least twice. NAME is a tenant, a container (its name, or the first 12 or more digits of its ID), a
+    /// systemd unit, or the path of a cgroup. Shares are relative: their sum does not matter
     #[arg(long = "tenant", value_name = "NAME=SHARE", required = true)]
     pub(crate) tenants: Vec<String>,
-    /// Upper limit for the 99th percentile of a tenant's fsync latency, for example db=20ms. The other tenants are throttled to meet it, but
-    /// not below a quarter of their share. Can be repeated for other tenants
+    /// Target for the 99th percentile of a tenant's fsync latency, in us, ms or s, for example db=20ms. The other tenants are throttled to
+    /// meet it, but not below a quarter of their share. Can be repeated for other tenants
     #[arg(long, value_name = "NAME=TIME")]
     pub(crate) fsync_p99: Vec<String>,
-    /// An ext4 file system that only this container uses, given as a directory in it or as its device. While shares are enforced, its journal
+    /// An ext4 file system that only this container uses, given by the absolute path of a directory in it or of its device. While shares are enforced, its journal
     /// thread runs in a cgroup next to the container's and gets part of the container's weight. Can be repeated for other containers
     #[arg(long, value_name = "NAME=PATH")]
     pub(crate) journal: Vec<String>,
@@ -46,7 +46,7 @@ pub(crate) struct HoldStartArgs {
     /// Resource that the shares divide: bytes, or device time, in which small random writes cost more than their bytes suggest
     #[arg(long, value_enum, default_value_t = HoldUnit::Bytes)]
     pub(crate) unit: HoldUnit,
-    /// Method of correcting weights: Bulkhead's own, or for comparison the published equation, applied every 5 s
+    /// Method of correcting weights: Bulkhead's own, or for comparison equation 4 of Tobimatsu et al., applied every 5 s
     #[arg(long, value_enum, default_value_t = HoldMode::Correcting)]
     pub(crate) mode: HoldMode,
     /// Keep enforcing shares after this command ends, until `bulkhead hold rm` or the next boot

@@ -35,7 +35,8 @@ pub(crate) struct ImageImportArgs {
     /// Temporary directory for unpacking archives
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub(crate) staging: PathBuf,
-    /// Tenant to charge for the daemon's part of the work [default: none, at the lowest priority]; the snapshot is not attached to it
+    /// Tenant to charge for the daemon's part of the work [default: nobody is charged, and the work has the lowest priority]; the snapshot is not
+    /// attached to it
     #[arg(long, value_name = "NAME")]
     pub(crate) tenant: Option<String>,
     #[command(flatten)]

@@ -44,7 +44,7 @@ pub(crate) struct BlameArgs {
     /// Seconds to observe, 0.2 to 86400
     #[arg(long = "for", default_value_t = 10.0, value_name = "SECONDS", value_parser = parse::seconds, conflicts_with = "total", allow_negative_numbers = true)]
     pub(crate) watch: f64,
-    /// Repeat until interrupted: print a table after each interval
+    /// Repeat until interrupted: print a table after every `--for` seconds
     #[arg(long, conflicts_with = "total")]
     pub(crate) follow: bool,
     /// Show all past waits since the daemon began observing; with --waits, those of the last 5 minutes

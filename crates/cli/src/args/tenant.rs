@@ -15,11 +15,12 @@ pub(crate) enum TenantCommand {
         /// I/O weight under contention, 1 to 10000
         #[arg(long, value_name = "N", default_value = "100", allow_hyphen_values = true)]
         share: String,
-        /// Hard limit, for example vda:wbps=50M,riops=100 (rbps, wbps, riops, wiops); can be repeated
+        /// Hard limit on the I/O of a device, in bytes per second (rbps, wbps) or operations per second (riops, wiops), for example
+        /// vda:wbps=50M,riops=100; can be repeated for other devices
         #[arg(long = "limit", value_name = "DEV:KEY=N,…")]
         limits: Vec<String>,
         /// Volume to attach, which is then kept mounted for the tenant; can be repeated
-        #[arg(long = "volume", value_name = "REF")]
+        #[arg(long = "volume", value_name = "POOL/VOLUME")]
         volumes: Vec<String>,
         #[command(flatten)]
         write: Write,
@@ -63,17 +64,18 @@ pub(crate) struct TenantSetArgs {
     /// New I/O weight, 1 to 10000
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) share: Option<String>,
-    /// Hard limit, for example vda:wbps=50M,riops=100; replaces all existing limits; can be repeated
+    /// Hard limit on the I/O of a device, in bytes per second (rbps, wbps) or operations per second (riops, wiops), for example
+    /// vda:wbps=50M,riops=100; can be repeated for other devices. Replaces all existing limits
     #[arg(long = "limit", value_name = "DEV:KEY=N,…", conflicts_with = "no_limits")]
     pub(crate) limits: Vec<String>,
     /// Remove all hard limits
     #[arg(long)]
     pub(crate) no_limits: bool,
     /// Volume to attach, which is then kept mounted for the tenant; can be repeated
-    #[arg(long, value_name = "REF")]
+    #[arg(long, value_name = "POOL/VOLUME")]
     pub(crate) attach: Vec<String>,
     /// Volume to detach and unmount; can be repeated
-    #[arg(long, value_name = "REF")]
+    #[arg(long, value_name = "POOL/VOLUME")]
     pub(crate) detach: Vec<String>,
     #[command(flatten)]
     pub(crate) write: Write,
@@ -84,8 +86,8 @@ pub(crate) struct RunArgs {
     /// Tenant to run the command in
     #[arg(long, short)]
     pub(crate) tenant: String,
-    /// Volume, and its mount point for the command; can be repeated
-    #[arg(long = "volume", short, value_name = "REF:/PATH[:ro]")]
+    /// Volume, and its mount point for the command; with `:ro` it is read-only; can be repeated
+    #[arg(long = "volume", short, value_name = "POOL/VOLUME:/PATH[:ro]")]
     pub(crate) volumes: Vec<String>,
     /// Command and its arguments; processes that it leaves running in the background are killed when it ends
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]

@@ -9,7 +9,7 @@ use super::Write;
 pub(crate) enum ReadFrom {
     /// From disk; no memory is shared
     Disk,
-    /// Through the host page cache: one copy in memory for all clones of an image, in addition to each clone's own
+    /// Through the host page cache: one copy in memory for all clones of an image, besides what each clone's own page cache holds
     HostCache,
     /// From the page cache of a peer (a clone that has read the same block), else from disk (imported images only)
     Peers,
@@ -64,7 +64,7 @@ pub(crate) enum VolumeCommand {
         #[arg(long)]
         shrink: bool,
         /// Replace the journal with one of this size, for example 128M, or `auto` for the size that a new volume would get (ext4 only, while
-        /// not mounted). Without this option, a volume that grows keeps its small journal
+        /// not mounted). Without this option, a volume that grows keeps its journal, which is then small for its size
         #[arg(long, allow_hyphen_values = true, value_name = "SIZE")]
         journal: Option<String>,
         #[command(flatten)]
@@ -93,8 +93,8 @@ pub(crate) enum VolumeCommand {
         /// peers are not available
         #[arg(long, value_enum, value_name = "SOURCE")]
         read_from: Option<ReadFrom>,
-        /// Sharing domain: volumes read only the page caches of volumes in the same domain (with `peers` and `disk` only) [default: the origin's,
-        /// else the pool's]
+        /// Sharing domain: a volume reads from the page caches of volumes in the same domain only; requires `--read-from peers` or `disk`
+        /// [default: the origin's, otherwise the pool's]
         #[arg(long, value_name = "NAME")]
         domain: Option<String>,
         #[command(flatten)]
@@ -144,7 +144,7 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         write: Write,
     },
-    /// Return the unused space of mounted volumes to their pools (volumes provisioned on demand)
+    /// Return the unused space of mounted volumes to their pools (clones, and volumes provisioned on demand)
     ///
     /// Discards blocks that no file uses. The tenants are charged for the I/O.
     Trim {
@@ -197,8 +197,8 @@ pub(crate) struct ReceiveArgs {
     /// Discard the received data of an interrupted transfer
     #[arg(long)]
     pub(crate) abort: bool,
-    /// Tenant to charge for the work [default: the tenant of a volume with the same base, or none, at the lowest priority]; the snapshot is not
-    /// attached to it
+    /// Tenant to charge for the work [default: the tenant of a volume with the same base; if there is none, nobody is charged and the work has
+    /// the lowest priority]; the snapshot is not attached to it
     #[arg(long, value_name = "NAME", conflicts_with_all = ["token", "abort"])]
     pub(crate) tenant: Option<String>,
     #[command(flatten)]
@@ -215,7 +215,7 @@ pub(crate) struct VolumeCreateArgs {
     /// File system
     #[arg(long, value_enum, default_value_t = Fs::Ext4)]
     pub(crate) fs: Fs,
-    /// When blocks are allocated from the pool [default: full, except in a thin pool]
+    /// When blocks are allocated from the pool [default: on-demand in a thin pool, otherwise full]
     #[arg(long, value_enum)]
     pub(crate) provision: Option<Blocks>,
     /// Enable ext4's fast_commit
@@ -237,7 +237,7 @@ pub(crate) struct MountArgs {
     #[arg(long)]
     pub(crate) dev: bool,
     /// Mount this directory of the volume in place of its root, and create it if need be: databases refuse a directory with `lost+found` [default:
-    /// the origin's, else the root]
+    /// for a clone its origin's, otherwise the root]
     #[arg(long, value_name = "NAME")]
     pub(crate) subdir: Option<String>,
 }

@@ -23,7 +23,7 @@ pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, hint: &str) -> Fa
         (_, Some(io::ErrorKind::PermissionDenied)) => {
             (Code::PermissionDenied, "run it as root, which owns the pool's files".to_owned())
         }
-        (_, Some(io::ErrorKind::StorageFull)) => (Code::NoSpace, format!("free up space there; {same}")),
+        (_, Some(io::ErrorKind::StorageFull)) => (Code::NoSpace, format!("free up space on the file system of that file; {same}")),
         (TransferError::Stream(StreamError::Version(_)), _) => (
             Code::Corrupt,
             "receive it with the version of Bulkhead that sent it; if that is this version, the stream was altered in transit"
@@ -50,7 +50,7 @@ pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, hint: &str) -> Fa
         }
         (TransferError::Thin(ThinError::Reserved { pool, .. }), _) => {
             let left = format!("dmsetup message {pool} 0 release_metadata_snap");
-            (Code::InUse, format!("send it again when that has finished; `{left}` releases one that is no longer used"))
+            (Code::InUse, format!("send it again when that program has finished; `{left}` releases a metadata snapshot that is no longer used"))
         }
         (TransferError::Writable(device), _) => {
             (Code::Internal, format!("`lvchange -pr {0}; lvchange --refresh {0}`, and send it again", device.display()))
