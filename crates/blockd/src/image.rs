@@ -141,7 +141,7 @@ fn open_file(path: &Path) -> Result<File, ImageError> {
     let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     loop {
         let file = match open(path, flags, Mode::empty()) {
-            Err(Errno::INVAL) => return Err(unsuitable("its file system has no direct I/O")),
+            Err(Errno::INVAL) => return Err(unsuitable("its file system does not support direct I/O")),
             opened => File::from(opened.map_err(|errno| failed("open")(errno.into()))?),
         };
         if !file.metadata().map_err(failed("examine"))?.is_file() {

@@ -92,7 +92,7 @@ pub enum BlockdError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     /// The image was truncated while it was not served.
-    #[error("{image} has only {found} of the {wanted} that its device has")]
+    #[error("{image} was truncated: it has {found}, but its device has {wanted}")]
     Truncated {
         /// The image.
         image: PathBuf,

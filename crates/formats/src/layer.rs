@@ -271,12 +271,10 @@ pub(crate) fn create(path: &Path, size: Bytes, layer: Option<Uuid>) -> Result<()
 /// Checks on an empty file that its file system tracks holes per block of [`BLOCK_BYTES`]. Leaves the file empty.
 fn check_hole_granularity(file: &File, path: &Path, directory: &Path) -> Result<(), LayerError> {
     let unsupported = |reason: String| LayerError::Unsupported { path: path.to_owned(), reason };
-    let found = statfs(directory).map_err(|errno| io_error("look at the file system of", path)(errno.into()))?;
+    let found = statfs(directory).map_err(|errno| io_error("examine the file system of", path)(errno.into()))?;
     if u64::try_from(found.f_bsize) != Ok(BLOCK_BYTES) {
         let size = found.f_bsize;
-        return Err(unsupported(format!(
-            "the blocks of its file system have {size} bytes, and must have {BLOCK_BYTES}"
-        )));
+        return Err(unsupported(format!("its file system has blocks of {size} bytes, but {BLOCK_BYTES} are required")));
     }
     let mut data = Vec::new();
     file.write_all_at(&[0; 4096], PROBE_AT)

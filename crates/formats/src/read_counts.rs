@@ -74,7 +74,7 @@ pub fn read(roots: &Roots, volume: Uuid) -> Result<ReadCounts, FileError> {
     let path = file_path(roots, volume);
     match file::read_limited(&path, MAX_FILE) {
         Err(error) if error.is_not_found() => Ok(ReadCounts::default()),
-        read => decode(&read?).map_err(file::io_error("understand", &path)),
+        read => decode(&read?).map_err(file::io_error("parse", &path)),
     }
 }
 

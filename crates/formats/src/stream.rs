@@ -31,19 +31,19 @@ pub const MAX_DATA_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// It has another magic number.
-    #[error("it is not the stream of a snapshot")]
+    #[error("the input is not a snapshot stream")]
     Unknown,
     /// It has an unknown version.
-    #[error("it is a stream of version {0}, and this program reads version {VERSION}")]
+    #[error("the stream has version {0}, but this program reads version {VERSION}")]
     Version(u32),
     /// Its header cannot be read.
-    #[error("its header cannot be read: {0}")]
+    #[error("the header of the stream cannot be read: {0}")]
     Header(String),
     /// A checksum is wrong.
-    #[error("it was altered in transit: the checksum at {0} bytes is wrong")]
+    #[error("the stream was altered in transit: a checksum is wrong, at {0} bytes of the volume")]
     Checksum(u64),
     /// A record is invalid.
-    #[error("it is damaged: a record {0}")]
+    #[error("the stream is damaged: a record {0}")]
     Record(&'static str),
 }
 

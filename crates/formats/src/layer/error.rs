@@ -15,7 +15,7 @@ pub enum LayerError {
     #[error(transparent)]
     File(#[from] FileError),
     /// An attribute of a file has an unknown format.
-    #[error("the attribute {name} of {path} cannot be read: {text:?}")]
+    #[error("the attribute {name} of {path} has an invalid value: {text:?}")]
     Attribute {
         /// The attribute.
         name: &'static str,
@@ -25,7 +25,9 @@ pub enum LayerError {
         text: String,
     },
     /// The image has a backing chain by the pool's records, and no attribute.
-    #[error("{path} has lost its attribute {ATTRIBUTE}: its holes may be data of a layer")]
+    #[error(
+        "{path} has lost its attribute {ATTRIBUTE}, so that the layer it depends on is unknown: its holes may stand for data of that layer"
+    )]
     AttributeLost {
         /// The image.
         path: PathBuf,
@@ -97,7 +99,7 @@ pub enum LayerError {
         content: Uuid,
     },
     /// Another process receives into a staging file.
-    #[error("another process receives into {path}")]
+    #[error("another process is writing to {path}")]
     StagingLocked {
         /// The staging file.
         path: PathBuf,

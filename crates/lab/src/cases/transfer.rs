@@ -143,8 +143,8 @@ async fn interrupted(ctx: &Ctx) -> Result<()> {
         })
         .await?;
     let second = receive(&format!("cat {STREAMS}/whole"));
-    refused_as(ctx, 5, &["another process receives into", "again.part"], &["bash", "-c", &second]).await?;
-    refused(ctx, 5, &["another process receives into"], &["volume", "receive", "other/again", "--abort"]).await?;
+    refused_as(ctx, 5, &["another process is writing to", "again.part"], &["bash", "-c", &second]).await?;
+    refused(ctx, 5, &["another process is writing to"], &["volume", "receive", "other/again", "--abort"]).await?;
     refused(ctx, 5, &["has", "volumes"], &["pool", "rm", "other"]).await?;
     ctx.machine.sh("pkill -9 -f '[v]olume receive other/again'").await?;
     // It may have ended already, because its pipe was closed.
