@@ -40,7 +40,7 @@ pub enum BackgroundError {
         source: io::Error,
     },
     /// Other threads exist; a fork would abandon them in an arbitrary state.
-    #[error("cannot go to the background with {threads} threads")]
+    #[error("cannot start a background process while {threads} threads are running")]
     Threads {
         /// How many.
         threads: usize,

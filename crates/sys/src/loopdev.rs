@@ -129,7 +129,7 @@ pub fn attach(roots: &Roots, image: &Path, options: AttachOptions) -> Result<Loo
                 difference,
             };
             if existing.read_only != options.read_only {
-                return Err(conflict("read-only or not"));
+                return Err(conflict(if existing.read_only { "it is read-only" } else { "it is not read-only" }));
             }
             if options.block_bytes.is_some_and(|bytes| bytes != existing.block_size) {
                 return Err(conflict("the block size"));

@@ -231,7 +231,10 @@ impl Lvm {
             _ => false,
         });
         if let Some(first) = dependent.next() {
-            let reason = format!("{} volumes depend on it, for example {}", 1 + dependent.count(), first.name);
+            let reason = match dependent.count() {
+                0 => format!("volume {} depends on it", first.name),
+                n_others => format!("{} volumes depend on it, for example {}", 1 + n_others, first.name),
+            };
             return Err(LvmError::InUse { operation: "remove", object: full_name(vg, name), reason, source: None });
         }
         match self.change("remove", vg, name, &["lvremove", "--yes"]) {

@@ -207,7 +207,7 @@ fn parse_delta(text: &str, block_bytes: u64) -> Result<Comparison, String> {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let head = lines.next().unwrap_or_default();
     if !head.starts_with("<superblock ") || number(head, "data_block_size") != Some(block_bytes / SECTOR_BYTES) {
-        return Err(format!("{head:?} instead of a superblock with blocks of {}", Bytes(block_bytes)));
+        return Err(format!("it begins with {head:?} instead of a superblock with blocks of {}", Bytes(block_bytes)));
     }
     for line in lines {
         let list = match line.split_whitespace().next().unwrap_or_default() {

@@ -85,7 +85,11 @@ pub(super) fn mkfs_tool(device: &Path, options: &MkfsOptions, size: Bytes) -> Re
         FsKind::Ext4 => {
             let journal = options.journal_size.unwrap_or_else(|| journal::size_for(size));
             if journal < journal::MIN || journal.0 > size.0 / 2 {
-                return bad("journal size", &journal.to_string(), "at least 4 MiB, at most half of the volume");
+                return bad(
+                    "journal size",
+                    &journal.to_string(),
+                    "it must be at least 4 MiB and at most half of the volume",
+                );
             }
             let fast_commit = if options.fast_commit { ",fast_commit" } else { "" };
             let zeroed = if options.reads_zero { ",assume_storage_prezeroed=1" } else { "" };

@@ -48,7 +48,8 @@ impl Lvm {
         check_vg(name)?;
         let n_volumes = self.volumes(name, REMOVE, name)?.len();
         if n_volumes > 0 {
-            let reason = format!("it has {n_volumes} volumes");
+            let reason =
+                if n_volumes == 1 { "it has 1 volume".to_owned() } else { format!("it has {n_volumes} volumes") };
             return Err(LvmError::InUse { operation: REMOVE, object: name.to_owned(), reason, source: None });
         }
         // Without --yes: LVM asks about a volume that has appeared meanwhile, gets no answer, and fails.
