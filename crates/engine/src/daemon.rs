@@ -128,7 +128,9 @@ pub async fn run(
     observe: Arc<dyn Observe>,
     facts: serde_json::Value,
 ) -> Result<(), Fault> {
-    let on = |kind| signal(kind).map_err(|error| Fault::new(Code::Internal, "daemon", format!("signals: {error}")));
+    let on = |kind| {
+        signal(kind).map_err(|error| Fault::new(Code::Internal, "daemon", format!("cannot handle signals ({error})")))
+    };
     let (terminate, interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
     // Never read: SIGHUP is ignored through a handler, which helper programs do not inherit.
     let _hangup: Signal = on(SignalKind::hangup())?;

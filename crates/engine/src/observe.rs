@@ -369,8 +369,8 @@ impl<'a> Worker<'a> {
             Err(typed) => match load(&self.roots, Method::PlainTracepoints) {
                 Ok((tracer, mut findings)) => {
                     let evidence = format!(
-                        "only plain tracepoints can be used: {}; commits forced early are not surcharged, and device time is not \
-                         shown: that requires type information",
+                        "only plain tracepoints can be used, without type information: {}; a container that forces commits early \
+                         is not charged for the blocks that are logged again, and device time is not shown",
                         typed.cause
                     );
                     findings.insert(0, finding(FindingId::ObservationUntyped, evidence));
@@ -406,8 +406,10 @@ fn load(roots: &Roots, method: Method) -> Result<(Tracer, Vec<Finding>), Fault> 
     }
     // With plain tracepoints that is always the case.
     if let Some(cause) = tracer.without_functions().filter(|_| method == Method::TypedTracepoints) {
-        let evidence =
-            format!("commits forced early are not surcharged, because the kernel refuses fentry programs: {cause}");
+        let evidence = format!(
+            "a container that forces commits early is not charged for the blocks that are logged again, because the kernel \
+             refuses fentry programs: {cause}"
+        );
         findings.push(finding(FindingId::EarlyCommitsNotCharged, evidence));
     }
     match tested {
@@ -484,7 +486,7 @@ fn fault(error: &BpfError) -> Fault {
             (Code::Unsupported, "mount it (`mount -t tracefs tracefs /sys/kernel/tracing`), and try again")
         }
         BpfError::NoField { .. } => (Code::Unsupported, ""),
-        BpfError::NoExt4 => (Code::Unsupported, "mount an ext4 or XFS, or `modprobe ext4`, and try again"),
+        BpfError::NoExt4 => (Code::Unsupported, "mount an ext4 or XFS file system, or `modprobe ext4`, then try again"),
         BpfError::Load { .. } | BpfError::Attach { .. } => (Code::Unsupported, ""),
         BpfError::Read { .. } | BpfError::Map { .. } => (Code::Internal, ""),
     };

@@ -97,7 +97,7 @@ impl Engine {
         self.check_identity(&pool)?;
         let n_volumes = self.volumes_in(&pool)?.len();
         if n_volumes > 0 {
-            let cause = format!("it has {n_volumes} volumes");
+            let cause = format!("it still has {n_volumes} {}", if n_volumes == 1 { "volume" } else { "volumes" });
             return Err(Fault::new(Code::InUse, format!("pool {name}"), cause)
                 .reason(Reason::PoolHasVolumes { pool: pool.name }));
         }
@@ -145,7 +145,7 @@ impl Engine {
     /// Refuses a directory in which users other than root could replace an image.
     fn check_nobody_can_replace(&self, path: &Path) -> Result<(), Fault> {
         let Some(why) = self.host().who_can_replace(path)? else { return Ok(()) };
-        let cause = format!("{why}, who could replace the images of volumes");
+        let cause = format!("{why}: images of volumes could be replaced");
         Err(Fault::new(Code::InvalidArgument, format!("directory {}", path.display()), cause).hint(
             "use a directory that only root can write to, like all directories above it: for example /var/lib/bulkhead-pool",
         ))

@@ -117,7 +117,7 @@ impl Engine {
         match self.reserve(pool, own, Allocation::Unobserved, &object) {
             Err(fault) if fault.code == Code::NoSpace => {
                 let cause = format!(
-                    "it is being flattened, and a copy adds its own blocks to what must be copied: {}",
+                    "it is being flattened; after a snapshot, a clone or a first send, the blocks of its own image must be copied as well: {}",
                     fault.cause
                 );
                 let reason = Reason::FlatteningNeedsRoom { volume: volume.reference() };

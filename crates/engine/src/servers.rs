@@ -62,7 +62,7 @@ pub fn watch_servers(kernel: Arc<Kernel>) -> Result<(), Fault> {
     let supervise = move || {
         if let Err(error) = background::set_io_flusher() {
             let evidence = format!(
-                "when memory is short, the successor of a block server may wait for the volume that waits for it: {}",
+                "when memory is short, a new block server may wait for I/O on the volume that it is to serve: {}",
                 chain(&error)
             );
             servers.starter.kernel.conditions().set(Finding::new(FindingId::ServersMayDeadlock, HOST, evidence));

@@ -160,7 +160,9 @@ impl Service {
 
     fn stuck_checks(&self) -> Option<Finding> {
         let n_stuck = self.checks().iter().filter(|began| began.elapsed() >= STUCK_AFTER).count();
-        let evidence = format!("{n_stuck} periodic checks have not finished after {} s", STUCK_AFTER.as_secs());
+        let who =
+            if n_stuck == 1 { "1 periodic check has".to_owned() } else { format!("{n_stuck} periodic checks have") };
+        let evidence = format!("{who} not finished after {} s", STUCK_AFTER.as_secs());
         let finding = Finding::new(FindingId::CheckHeldUp, HOST, evidence);
         (n_stuck > 0).then(|| finding.reason(Reason::ChecksHeldUp))
     }

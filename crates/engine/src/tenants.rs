@@ -151,7 +151,7 @@ impl Engine {
             return Err(Fault::new(
                 Code::InUse,
                 format!("tenant {name}"),
-                format!("{} processes run in it ({})", processes.len(), list(&processes)),
+                format!("processes run in it: {} ({})", processes.len(), list(&processes)),
             )
             .reason(Reason::TenantHasProcesses { tenant: name.clone() }));
         }

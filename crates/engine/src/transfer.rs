@@ -198,7 +198,7 @@ impl Engine {
         let (pool, staging) = self.staging_path(reference)?;
         let found = self.host().staging_file(&staging)?;
         if !found.is_some_and(|found| found.content == header.content && found.received.is_none()) {
-            let cause = format!("not all of {} has been received", header.content);
+            let cause = format!("snapshot {} has not been received completely", header.content);
             return Err(Fault::new(Code::InvalidArgument, format!("volume {reference}"), cause)
                 .reason(Reason::ReceiveIncomplete { volume: reference.clone() }));
         }
@@ -320,7 +320,7 @@ fn resumed(mut task: SendTask, token: &ResumeToken) -> Result<SendTask, Fault> {
     let object = format!("volume {}", task.volume);
     let StreamHeader { content, base, .. } = task.header;
     if token.content != content {
-        let cause = format!("the resume token is of {}, and this snapshot is {content}", token.content);
+        let cause = format!("the resume token is of snapshot {}, but this snapshot is {content}", token.content);
         return Err(Fault::new(Code::InvalidArgument, object, cause).reason(Reason::ResumeOfOther));
     }
     if token.base != base {

@@ -145,7 +145,7 @@ fn a_pool_with_volumes_is_not_removed() {
         expect![[r#"
         exit 5
         ----- stderr
-        error: pool fast: it has 2 volumes
+        error: pool fast: it still has 2 volumes
         hint: remove them first: `bulkhead volume ls --pool fast`, `bulkhead volume rm fast/VOLUME`
     "#]],
     );

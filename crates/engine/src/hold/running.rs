@@ -68,7 +68,7 @@ impl Running {
         let (host, hold) = (engine.host(), self.holding.hold());
         let facts = engine.facts(hold.device.as_str())?;
         if weight_file(&facts)? != hold.weight_file {
-            let cause = format!("{} no longer has any effect on it", hold.weight_file);
+            let cause = format!("its controller was changed: {} has no effect any more", hold.weight_file);
             return Err(Fault::new(Code::Unsupported, format!("device {}", facts.name), cause)
                 .hint("start the hold again, for the controller that is active now"));
         }

@@ -138,7 +138,8 @@ impl Kernel {
         match process::parent(&self.roots, command_pid) {
             None => return Err(Fault::new(Code::NotFound, object(), "there is no such process")),
             Some(parent) if parent != pid => {
-                let cause = format!("it is a child of process {parent}, not of process {pid}, which is to wait for it");
+                let cause =
+                    format!("its parent is process {parent}, but must be process {pid}, the one that waits for it");
                 return Err(Fault::new(Code::InvalidArgument, object(), cause));
             }
             Some(_) => {}

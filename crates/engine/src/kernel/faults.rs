@@ -108,8 +108,10 @@ impl Classify for LoopError {
     fn classify(&self) -> (Code, &'static str) {
         match self {
             LoopError::Image { source, .. } => of_io(source),
-            LoopError::Unsuitable { .. } => (Code::Corrupt, "the image does not belong to a volume: restore it"),
-            LoopError::Unavailable { .. } => (Code::Unsupported, "`modprobe loop`, or use an lvm pool"),
+            LoopError::Unsuitable { .. } => {
+                (Code::Corrupt, "the file is not the image of a volume: restore the image from a backup")
+            }
+            LoopError::Unavailable { .. } => (Code::Unsupported, "`modprobe loop`, or use an LVM pool"),
             LoopError::Conflict { .. } | LoopError::Busy { .. } | LoopError::Locked { .. } => {
                 (Code::InUse, "stop what uses the loop device (`losetup -l`, `findmnt`)")
             }
@@ -279,11 +281,13 @@ impl Classify for FsError {
             FsError::Device { source, .. } => source.classify(),
             FsError::InUse { .. } => (Code::InUse, "unmount it first"),
             FsError::BadOption { .. } => (Code::InvalidArgument, ""),
-            FsError::UnknownFs { .. } => (Code::Corrupt, "its superblock is damaged: `e2fsck -b`, `xfs_repair`"),
+            FsError::UnknownFs { .. } => {
+                (Code::Corrupt, "if its superblock is damaged, `e2fsck -b` or `xfs_repair` can restore it")
+            }
             FsError::LogDirty { .. } => (Code::InUse, "mount it once, so that the log is replayed"),
             FsError::HasErrors { .. } => (Code::Corrupt, ""),
             FsError::TooSmall { .. } => (Code::NoSpace, "remove files, or request a larger size"),
-            FsError::TreeTooLarge { .. } => (Code::NoSpace, "request a larger size, or free up space below it"),
+            FsError::TreeTooLarge { .. } => (Code::NoSpace, "request a larger size, or free up space in the pool"),
             FsError::NoRoom { .. } => {
                 (Code::NoSpace, "remove files, make the volume larger, or request a smaller journal")
             }
@@ -307,7 +311,7 @@ impl Classify for TrimError {
         match self {
             TrimError::NoDiscards { .. } => (
                 Code::Unsupported,
-                "`lvs -o lv_name,discards` shows whether a thin pool ignores discards: `lvchange --discards passdown` ends that",
+                "`lvs -o lv_name,discards` shows whether the thin pool ignores discards; `lvchange --discards passdown VG/POOL` makes it accept them",
             ),
             TrimError::File(error) => error.classify(),
         }

@@ -27,7 +27,7 @@ pub fn code_and_hint(error: &LayerError) -> (Code, &'static str) {
         }
         LayerError::NoBase { .. } | LayerError::Discarded { .. } => (Code::NotFound, ""),
         LayerError::OtherStaging { .. } => (Code::AlreadyExists, ""),
-        LayerError::StagingLocked { .. } => (Code::InUse, "wait until it is done, or stop it"),
+        LayerError::StagingLocked { .. } => (Code::InUse, "wait until that process has finished, or stop it"),
         LayerError::NotStaging { .. } => {
             (Code::HasData, "Bulkhead did not create it: move it out of the pool's directory, or choose another name")
         }

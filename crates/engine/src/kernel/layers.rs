@@ -148,8 +148,8 @@ impl Kernel {
                     continue;
                 }
                 Err(TryLockError::WouldBlock) => {
-                    let cause = "layers are constantly being created there";
-                    return Err(Fault::new(Code::InUse, file_object(directory), cause));
+                    let cause = "layers were being created there all the time";
+                    return Err(Fault::new(Code::InUse, file_object(directory), cause).hint("try again later"));
                 }
             };
             break work();

@@ -42,7 +42,7 @@ impl Kernel {
         target: &Path,
         domain: &str,
     ) -> Result<Outcome, Fault> {
-        let object = || format!("volume {volume}");
+        let object = || format!("volume with ID {volume}");
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Fault::new(Code::Internal, object(), format!("peers cannot read from it: {what}: {error}"))
                 .reason(Reason::PeersUnreadable)
@@ -70,7 +70,7 @@ impl Kernel {
             // A read hangs. All volumes are attached to the next reader again.
             Err(silent) => self.end_reader(&silent).map(|()| Outcome::DONE).map_err(|error| {
                 let cause = format!("the peer reader keeps it open ({}) and does not exit: {error}", silent.why);
-                Fault::new(Code::InUse, format!("volume {volume}"), cause)
+                Fault::new(Code::InUse, format!("volume with ID {volume}"), cause)
                     .hint("find out what its disk is waiting for, then try again")
             }),
         }

@@ -145,7 +145,7 @@ impl Kernel {
         let changed = layer::freeze(image, layer, SERVER_END_LIMIT, stop).map_err(|e| e.fault(object()))?;
         if changed && let Some((_, device)) = server {
             let recorded = servers::spec_of_disk(&self.roots, &device.name());
-            let gone = || Fault::new(Code::Internal, object(), "its block server is no longer known");
+            let gone = || Fault::new(Code::Internal, object(), "the daemon has no record of its block server");
             self.serve(&ServeSpec { layered: true, ..recorded.ok_or_else(gone)? })?;
         }
         Ok(Outcome::changed(changed))

@@ -87,7 +87,7 @@ impl Importing {
         match engine.host().who_can_replace(&staging.join("tree"))? {
             None => Ok(staging),
             Some(why) => {
-                let cause = format!("{why}, who could replace unpacked files");
+                let cause = format!("{why}: unpacked files could be replaced");
                 Err(Fault::new(Code::InvalidArgument, object(), cause)
                     .hint("choose a directory that only root can write to, or a sticky one, such as /var/tmp"))
             }
