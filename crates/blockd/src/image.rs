@@ -81,7 +81,7 @@ impl Image {
         let file = if is_device { open_device(path)? } else { open_file(path)? };
         let image = Self { file, is_device, size: AtomicU64::new(0), rotational: is_rotational(roots, path) };
         if image.update_size(|_| ()).map_err(failed("examine"))? == 0 {
-            return Err(unsuitable("it is smaller than one block"));
+            return Err(unsuitable("it is smaller than one block of 4096 bytes"));
         }
         Ok(image)
     }

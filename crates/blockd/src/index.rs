@@ -52,7 +52,7 @@ pub enum IndexFileError {
         source: IndexError,
     },
     /// It belongs to another base.
-    #[error("the index {path} belongs to {found}")]
+    #[error("the index {path} belongs to another base ({found})")]
     Other {
         /// The file.
         path: PathBuf,

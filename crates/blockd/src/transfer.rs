@@ -49,7 +49,7 @@ pub enum TransferError {
     #[error(transparent)]
     Thin(#[from] ThinError),
     /// The snapshot could change.
-    #[error("{} is writable", .0.display())]
+    #[error("{} is not read-only, and may change while it is sent", .0.display())]
     Writable(PathBuf),
     /// The staging file cannot be used.
     #[error(transparent)]

@@ -63,7 +63,7 @@ pub enum LayerError {
         layer: PathBuf,
     },
     /// The backing chain is too long, or a cycle.
-    #[error("{path} depends on {MAX_LAYERS} layers, and no more are possible")]
+    #[error("{path} already depends on {MAX_LAYERS} layers, the maximum")]
     TooMany {
         /// The file.
         path: PathBuf,
@@ -83,7 +83,7 @@ pub enum LayerError {
         path: PathBuf,
     },
     /// The backing layer of a new staging file does not exist.
-    #[error("there is no layer {layer}, on which {path} would be based")]
+    #[error("layer {layer}, which {path} is to depend on, is missing")]
     NoBase {
         /// The staging file.
         path: PathBuf,
@@ -91,14 +91,14 @@ pub enum LayerError {
         layer: Uuid,
     },
     /// The staging file belongs to another transfer.
-    #[error("{path} is the staging file of {content}")]
+    #[error("the staging file {path} already contains data of another snapshot ({content})")]
     OtherStaging {
         /// The staging file.
         path: PathBuf,
         /// The content that it receives.
         content: Uuid,
     },
-    /// Another process receives into a staging file.
+    /// Another process writes to the staging file.
     #[error("another process is writing to {path}")]
     StagingLocked {
         /// The staging file.
@@ -123,7 +123,7 @@ pub enum LayerError {
         directory: PathBuf,
     },
     /// A staging file is missing or incomplete.
-    #[error("{path} is incomplete")]
+    #[error("staging file {path} is incomplete")]
     Incomplete {
         /// The staging file.
         path: PathBuf,
