@@ -15,8 +15,8 @@ use std::marker::PhantomData;
 
 use crate::wire::{
     DeviceControl, DeviceMeasure, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, ImageImport, JobView,
-    LeaseCreate, LeaseReply, Observation, PoolCreate, PoolMove, PoolView, ReceiveView, RunStart, RunView, TenantCreate,
-    TenantSet, TenantView, TrimView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize,
+    LeaseCreate, LeaseReply, LeaseView, Observation, PoolCreate, PoolMove, PoolView, ReceiveView, RunStart, RunView,
+    TenantCreate, TenantSet, TenantView, TrimView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize,
     VolumeRollback, VolumeSend, VolumeView,
 };
 use bulkhead_core::model::{Calibration, VolumeRef};
@@ -248,7 +248,10 @@ routes! {
     /// Removes a tenant; its volumes are kept. `in_use` if processes run in it, unless `force` is set, which kills them. Idempotent.
     tenant_remove: delete "/v1/tenants/{name}", "tenants", params Name, query Remove
         => json(Done<TenantView>), WriteFaults;
-    /// Mounts volumes for a tenant until a process ends.
+    /// Lists the leases: volumes that are mounted until a process ends or a front end returns them.
+    lease_list: get "/v1/leases", "leases"
+        => json(Vec<LeaseView>), ListFaults;
+    /// Mounts volumes for a tenant, until a process ends or a front end returns them.
     lease_create: post "/v1/leases", "leases", query Wait, body LeaseCreate
         => json(LeaseReply), WriteFaults;
     /// Ends a lease. Idempotent.

@@ -56,7 +56,7 @@ fn run_command(args: &RunArgs, client: &Client, output: &Output) -> Result<ExitC
         for volume in &wanted {
             volumes.push(commands::resolve(client, volume.volume.clone()).await?);
         }
-        client.lease_create(&LeaseCreate { tenant, volumes, pid: run.pid }).await
+        client.lease_create(&LeaseCreate { tenant, volumes, pid: Some(run.pid), user: None }).await
     })?;
     let mut command_line = enter_args(&run, &wanted, &reply.leases, client, output);
     command_line.extend_from_slice(&args.command);
@@ -179,7 +179,8 @@ mod tests {
             ["b:/srv/sub", "c:/srv/sub/deep:ro", "a:/srv/"].map(|text| parse::run_volume(text).unwrap()).into();
         let lease = |name: &str| {
             let (id, volume) = ("01234567-89ab-cdef-0123-456789abcdef", format!("p/{name}"));
-            let view = serde_json::json!({"id": id, "volume": volume, "mounted_at": format!("/mnt/{name}")});
+            let view =
+                serde_json::json!({"id": id, "volume": volume, "tenant": "db", "mounted_at": format!("/mnt/{name}")});
             serde_json::from_value::<LeaseView>(view).unwrap()
         };
         let run = Run { tenant: "db".parse().unwrap(), pid: 7 };

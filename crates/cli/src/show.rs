@@ -204,7 +204,8 @@ fn layers(layers: &LayersView) -> String {
 
 impl Show for VolumeView {
     const EMPTY: &'static str = "no volumes; `bulkhead volume create` creates one";
-    const HEADERS: &'static [&'static str] = &["volume", "size", "fs", "state", "tenant", "journal", "device"];
+    const HEADERS: &'static [&'static str] =
+        &["volume", "size", "fs", "state", "tenant", "journal", "device", "created by"];
 
     fn row(&self) -> Vec<String> {
         let journal = match &self.accounting {
@@ -222,6 +223,7 @@ impl Show for VolumeView {
             or_dash(self.tenant.as_ref()),
             journal.to_owned(),
             or_dash(self.device.as_ref()),
+            or_dash(self.created_by.as_ref()),
         ]
     }
 
@@ -245,6 +247,8 @@ impl Show for VolumeView {
             ("layers", or_dash(self.layers.as_ref().map(layers))),
             ("reads from", or_dash(read_from(self))),
             ("tenant", or_dash(self.tenant.as_ref())),
+            ("created by", or_dash(self.created_by.as_ref())),
+            ("default tenant", or_dash(self.default_tenant.as_ref())),
             ("mounted at", or_dash(self.mounted_at.as_ref().map(|path| path.display()))),
             ("mount options", self.mount_options.to_string()),
             (
@@ -285,6 +289,7 @@ impl Show for TenantView {
             ("share", self.share.to_string()),
             ("limits", joined(self.limits.iter().map(limit))),
             ("volumes", joined(&self.volumes)),
+            ("created by", or_dash(self.created_by.as_ref())),
             ("slice", self.slice.clone()),
             ("processes", self.n_processes.to_string()),
             ("payload I/O", io(self.payload_io)),

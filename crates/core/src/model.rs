@@ -3,8 +3,10 @@
 //! These types are the bodies of state files (docs/formats/state.md) and the content of LVM tags.
 
 mod device;
+mod front_end;
 mod fs;
 mod hold;
+mod lease;
 mod pool;
 mod read_from;
 mod tenant;
@@ -13,10 +15,12 @@ mod tests;
 mod volume;
 
 pub use self::device::{Calibration, DeviceRecord, Isolation, Policy, QueueSettings};
+pub use self::front_end::FrontEnd;
 pub use self::fs::{FsKind, Provision, Repair};
 pub use self::hold::{HeldJournal, HeldTenant, Hold, IoMax, Mode, RateLimit, Unit};
+pub use self::lease::{Holder, Lease, LeaseUser};
 pub use self::pool::{Pool, PoolSource, Server};
 pub use self::read_from::ReadFrom;
 pub(crate) use self::read_from::read_from_tag;
 pub use self::tenant::{IoLimit, Tenant};
-pub use self::volume::{Lease, Mapping, MountOptions, Volume, VolumeRef, VolumeRefError, VolumeState};
+pub use self::volume::{Mapping, MountOptions, Volume, VolumeRef, VolumeRefError, VolumeState};

@@ -1,7 +1,7 @@
 //! Validated names of pools, volumes and tenants.
 //!
 //! A name becomes a file name, a cgroup name, an LVM logical volume name and an LVM tag, so it satisfies the strictest
-//! rules of these: letters, digits, `_`, `.`, `-`, not starting with `.` or `-`, at most 63 bytes, no word that LVM
+//! rules of these: letters, digits, `_`, `.`, `-`, not starting with `.` or `-`, at most 64 bytes, no word that LVM
 //! reserves.
 
 use std::fmt;
@@ -10,7 +10,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// Longest name in bytes: leaves room for prefixes inside LVM's 127 and the kernel's file name limit of 255.
-pub const MAX_NAME_BYTES: usize = 63;
+pub const MAX_NAME_BYTES: usize = 64;
 
 /// Name parts that LVM reserves for its own hidden volumes (lvm(8), "VALID NAMES").
 const LVM_RESERVED: [&str; 15] = [
@@ -47,7 +47,7 @@ pub enum NameError {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(try_from = "String", into = "String")]
-#[cfg_attr(feature = "schema", schema(value_type = String, pattern = "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$"))]
+#[cfg_attr(feature = "schema", schema(value_type = String, pattern = "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"))]
 pub struct Name(String);
 
 impl Name {
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn usual_names_pass() {
-        for name in ["db", "a", "web-1", "pg_15.2", "0", "_x", &"n".repeat(63)] {
+        for name in ["db", "a", "web-1", "pg_15.2", "0", "_x", &"n".repeat(64)] {
             assert!(name.parse::<Name>().is_ok(), "{name}");
         }
     }

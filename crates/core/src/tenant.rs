@@ -163,6 +163,7 @@ mod tests {
             share: 700.try_into().expect("a valid share"),
             limits: vec![],
             volumes: vec![],
+            created_by: None,
             removing: false,
         };
         let limit = IoLimit { device: "/dev/vda".into(), write_iops: Some(200), ..IoLimit::default() };

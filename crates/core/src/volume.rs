@@ -33,13 +33,14 @@ impl Plan {
 
 /// Creates a volume with an empty file system. `volume` is in stage `Creating`.
 #[must_use]
-pub fn create(backend: &dyn Backend, volume: &Volume) -> Plan {
+pub fn create(backend: &dyn Backend, volume: &Volume, journal: Option<Bytes>) -> Plan {
     let mkfs = Action::Fs(FsAction::Mkfs {
         device: backend.device(volume),
         fs: volume.fs,
         uuid: volume.uuid,
         label: volume.label().to_owned(),
         fast_commit: volume.fast_commit,
+        journal,
     });
     let ready = backend.record(volume, &volume.with_state(VolumeState::Ready));
     Plan {

@@ -5,7 +5,7 @@ use bulkhead_core::action::{Action, Applied, CgroupAction, Record, StateAction};
 use bulkhead_core::backend::Backend;
 use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{Lease, Tenant, Volume, VolumeRef};
+use bulkhead_core::model::{Holder, Lease, Tenant, Volume, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::slices;
@@ -14,30 +14,39 @@ use uuid::Uuid;
 
 use crate::engine::{Engine, Located, MountedVolume};
 
+/// Longest id of a front end's user, in bytes.
+const MAX_USER_BYTES: usize = 255;
+
 impl Engine {
-    /// Mounts volumes for a tenant until the process `request.pid` exits or returns them.
+    /// Mounts volumes for a tenant, until the process that holds the leases exits, or the front end that holds them returns them. Idempotent for
+    /// a user of a front end: its existing leases are returned.
     ///
     /// # Errors
-    /// `NotFound` (tenant, volume, process), `InUse` for a volume of another tenant, and those of mounting.
+    /// `InvalidArgument` unless the request names one holder, `NotFound` (tenant, volume, process), `InUse` for a volume of another tenant,
+    /// and those of mounting.
     pub fn lease_create(&self, request: &LeaseCreate) -> Result<LeaseReply, Fault> {
         let tenant = self.tenant(&request.tenant)?;
-        let start_time_ticks = self.host().start_time(request.pid).ok_or_else(|| {
-            Fault::new(Code::NotFound, format!("process {}", request.pid), "there is no such process")
-        })?;
+        let holder = self.holder(request)?;
         for reference in &request.volumes {
             self.check_attachable(&tenant.name, reference, false)?;
         }
         self.restore_cgroups(&tenant)?;
+        let existing = self.leases()?;
         let mut leases: Vec<LeaseView> = Vec::new();
+        let mut new: Vec<Uuid> = Vec::new();
         for reference in &request.volumes {
-            let id = Uuid::new_v4();
-            let (tenant, volume, pid) = (tenant.name.clone(), reference.clone(), request.pid);
-            let lease = Lease { id, tenant, volume, pid, start_time_ticks };
+            let is_same =
+                |lease: &&Lease| holder.user().is_some() && lease.holder == holder && lease.volume == *reference;
+            let lease = existing.iter().find(is_same).cloned().unwrap_or_else(|| {
+                let (tenant, volume) = (tenant.name.clone(), reference.clone());
+                let lease = Lease { id: Uuid::new_v4(), tenant, volume, holder: holder.clone() };
+                new.push(lease.id);
+                lease
+            });
             match self.grant_lease(&lease) {
                 Ok(view) => leases.push(view),
                 Err(mut fault) => {
-                    let ids: Vec<Uuid> = leases.iter().map(|lease| lease.id).chain([id]).collect();
-                    for id in ids {
+                    for id in new {
                         if let Err(second) = self.lease_remove(id) {
                             fault.cause = format!("{}; undoing it also failed ({second})", fault.cause);
                         }
@@ -49,6 +58,45 @@ impl Engine {
         Ok(LeaseReply { leases })
     }
 
+    /// What a request for leases names as their holder.
+    fn holder(&self, request: &LeaseCreate) -> Result<Holder, Fault> {
+        let invalid = |cause| Err(Fault::new(Code::InvalidArgument, "lease", cause));
+        match (request.pid, &request.user) {
+            (Some(pid), None) => match self.host().start_time(pid) {
+                Some(start_time_ticks) => Ok(Holder::Process { pid, start_time_ticks }),
+                None => Err(Fault::new(Code::NotFound, format!("process {pid}"), "there is no such process")),
+            },
+            (None, Some(user)) if (1..=MAX_USER_BYTES).contains(&user.id.len()) => {
+                Ok(Holder::FrontEnd { user: user.clone(), returned: false })
+            }
+            (None, Some(_)) => invalid(format!("the id of its user must have 1 to {MAX_USER_BYTES} bytes")),
+            _ => invalid("either a process or a user of a front end must be given".to_owned()),
+        }
+    }
+
+    /// All leases, and where their volumes are mounted.
+    ///
+    /// # Errors
+    /// When records cannot be read.
+    pub fn lease_list(&self) -> Result<Vec<LeaseView>, Fault> {
+        let mut leases = self.leases()?;
+        leases.sort_by(|a, b| (&a.volume, a.id).cmp(&(&b.volume, b.id)));
+        // One whose volume cannot be found is a problem of its own, and is not mounted anywhere.
+        Ok(leases.iter().filter_map(|lease| self.lease_view(lease).ok()).collect())
+    }
+
+    fn lease_view(&self, lease: &Lease) -> Result<LeaseView, Fault> {
+        let mounted_at = mount_point(&self.dirs.run, &self.locate(&lease.volume)?.volume);
+        Ok(LeaseView {
+            id: lease.id,
+            volume: lease.volume.clone(),
+            tenant: lease.tenant.clone(),
+            pid: lease.holder.pid(),
+            user: lease.holder.user().cloned(),
+            mounted_at,
+        })
+    }
+
     /// Ends a lease, and unmounts its volume if it has no other holder. Idempotent.
     ///
     /// # Errors
@@ -58,6 +106,11 @@ impl Engine {
         let (kept_by, leases) = self.holders(&lease.volume)?;
         let kept = kept_by.is_some_and(|name| self.tenant(&name).is_ok_and(|t| t.volumes.contains(&lease.volume)));
         if !kept && leases.len() == 1 {
+            // The front end does not return it a second time.
+            if let Holder::FrontEnd { user, returned: false } = &lease.holder {
+                let holder = Holder::FrontEnd { user: user.clone(), returned: true };
+                self.record_lease(&Lease { holder, ..lease.clone() })?;
+            }
             self.unmount(&lease.volume, false)?;
         }
         self.executor.run_steps(
@@ -92,7 +145,11 @@ impl Engine {
 
     /// The leases of a process on a tenant's volumes.
     pub(crate) fn leases_of_run(&self, tenant: &Name, pid: u32) -> Result<Vec<Lease>, Fault> {
-        Ok(self.leases()?.into_iter().filter(|lease| lease.tenant == *tenant && lease.pid == pid).collect())
+        Ok(self
+            .leases()?
+            .into_iter()
+            .filter(|lease| lease.tenant == *tenant && lease.holder.pid() == Some(pid))
+            .collect())
     }
 
     /// Ends the remaining processes of a run; the returned actions remove its cgroup.
@@ -235,11 +292,14 @@ impl Engine {
     }
 
     fn grant_lease(&self, lease: &Lease) -> Result<LeaseView, Fault> {
+        self.record_lease(lease)?;
+        self.mount_for(&lease.tenant, &lease.volume, false)?;
+        self.lease_view(lease)
+    }
+
+    fn record_lease(&self, lease: &Lease) -> Result<(), Fault> {
         let path = self.dirs.lease_record(lease);
         let write = Action::State(StateAction::WriteRecord { path, record: Box::new(Record::Lease(lease.clone())) });
-        self.executor.run_steps(vec![write], false)?;
-        self.mount_for(&lease.tenant, &lease.volume, false)?;
-        let mounted_at = mount_point(&self.dirs.run, &self.locate(&lease.volume)?.volume);
-        Ok(LeaseView { id: lease.id, volume: lease.volume.clone(), mounted_at })
+        self.executor.run_steps(vec![write], false).map(drop)
     }
 }

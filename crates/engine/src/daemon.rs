@@ -14,7 +14,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,12 +22,11 @@ use std::time::{Duration, Instant};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::health::HOST;
-use bulkhead_core::reason::Reason;
 use bulkhead_sys::cgroup::Mode;
 use bulkhead_sys::file::{FileError, LockFile, lock_exclusive};
 use bulkhead_sys::probe::HostFacts;
 use sd_notify::NotifyState;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -39,6 +38,7 @@ use crate::host::Host;
 use crate::http;
 use crate::observe::Observe;
 use crate::service::Service;
+use crate::socket;
 
 /// The interval of periodic checks for drift.
 const TICK: Duration = Duration::from_secs(2);
@@ -175,7 +175,7 @@ pub async fn run_until(
         Some(address) => Some(tokio::spawn(serve_metrics(address, service.clone()).await?)),
         None => None,
     };
-    let listener = listen(&options.socket, group).await?;
+    let listener = socket::listen(&options.socket, group).await?;
     let (close, closed) = oneshot::channel::<()>();
     let server = tokio::spawn(http::serve(listener, service.clone(), async move {
         // An error means that the sender is gone: stop as well.
@@ -206,7 +206,7 @@ pub async fn run_until(
     if goes_down {
         release(&service).await;
     }
-    remove_socket(&options.socket);
+    socket::remove(&options.socket);
     drop(lock);
     if !goes_down {
         tracing::info!("stopped; tenants keep running and volumes stay mounted");
@@ -311,7 +311,7 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), Fault> {
     made.map_err(|error| io_fault(&error, format!("directory {}", path.display()), "create it"))
 }
 
-fn io_fault(error: &io::Error, object: String, what: &str) -> Fault {
+pub(crate) fn io_fault(error: &io::Error, object: String, what: &str) -> Fault {
     let code = match error.kind() {
         io::ErrorKind::PermissionDenied => Code::PermissionDenied,
         io::ErrorKind::StorageFull => Code::NoSpace,
@@ -337,54 +337,6 @@ fn lock(run_dir: &Path) -> Result<LockFile, Fault> {
             Fault::new(Code::Internal, format!("lock file {}", path.display()), format!("{error}{source}"))
         }
     })
-}
-
-/// Listens on the socket. A stale socket is replaced atomically, so that there is never one with wrong permissions at that
-/// path.
-async fn listen(socket: &Path, group: Option<u32>) -> Result<UnixListener, Fault> {
-    let object = format!("socket {}", socket.display());
-    let fault = |what: &'static str| {
-        let object = object.clone();
-        move |error: io::Error| io_fault(&error, object, what)
-    };
-    match std::fs::symlink_metadata(socket) {
-        Ok(found) if !found.file_type().is_socket() => {
-            return Err(Fault::new(Code::HasData, object, "it is not a socket")
-                .reason(Reason::SocketTaken { socket: socket.to_owned() }));
-        }
-        Ok(_) if UnixStream::connect(socket).await.is_ok() => {
-            return Err(Fault::new(Code::InUse, object, "another daemon answers on it")
-                .reason(Reason::DaemonRunning { socket: socket.to_owned() }));
-        }
-        Ok(_) => tracing::info!(socket = %socket.display(), "replacing the socket of a daemon that is gone"),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(fault("examine it")(error)),
-    }
-    let parent = socket.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let private = parent.join(format!(".bulkhead-{}", std::process::id()));
-    std::fs::create_dir(&private).map_err(fault("create a directory next to it"))?;
-    let made = private_socket(&private, group).and_then(|(made, listener)| {
-        std::fs::rename(made, socket)?;
-        Ok(listener)
-    });
-    // Also removes what a failure left in it; an error here has no consequences.
-    let _ = std::fs::remove_dir_all(&private);
-    made.map_err(fault("create it"))
-}
-
-fn private_socket(dir: &Path, group: Option<u32>) -> io::Result<(PathBuf, UnixListener)> {
-    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;
-    let path = dir.join("s");
-    let listener = UnixListener::bind(&path)?;
-    chown(&path, None, group)?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660))?;
-    Ok((path, listener))
-}
-
-fn remove_socket(socket: &Path) {
-    if let Err(error) = std::fs::remove_file(socket) {
-        tracing::warn!(socket = %socket.display(), %error, "the socket could not be removed");
-    }
 }
 
 /// The number of a group. Only `/etc/group` is read, no directory services.

@@ -39,6 +39,7 @@ pub mod service;
 #[cfg_attr(not(test), expect(dead_code, reason = "tests of other crates use only part of it"))]
 #[expect(clippy::unwrap_used, reason = "it is for tests only, of this crate and of others")]
 mod sim;
+pub mod socket;
 pub mod store;
 mod tenants;
 #[cfg(test)]

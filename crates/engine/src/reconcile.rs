@@ -12,7 +12,7 @@ use bulkhead_core::action::Action;
 use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::FindingId;
-use bulkhead_core::model::{Lease, Pool, Tenant, Volume, VolumeRef, VolumeState};
+use bulkhead_core::model::{Holder, Lease, Pool, Tenant, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
@@ -164,16 +164,19 @@ impl Engine {
         roster
     }
 
-    /// Ends a lease whose process is gone.
+    /// Ends a lease whose process is gone, or that its front end has returned.
     fn settle_lease(&self, lease: &Lease, all: &[Lease]) {
-        let is_alive = |lease: &Lease| self.host().start_time(lease.pid) == Some(lease.start_time_ticks);
+        let is_alive = |lease: &Lease| match lease.holder {
+            Holder::Process { pid, start_time_ticks } => self.host().start_time(pid) == Some(start_time_ticks),
+            Holder::FrontEnd { returned, .. } => !returned,
+        };
         let is_gone = !is_alive(lease);
         self.set_gone(lease.id, is_gone);
         if !is_gone {
             return;
         }
         // The pid may have been reused by another run.
-        let reused = all.iter().any(|other| other.pid == lease.pid && is_alive(other));
+        let reused = all.iter().any(|other| other.holder.pid() == lease.holder.pid() && is_alive(other));
         let claim = Claim::default().tenant(&lease.tenant).volume(&lease.volume);
         if let Some(ended) = self.unless_busy(claim, || self.end_lease(lease, !reused)) {
             self.set_problems(Place::Lease(lease.id), ended.err().into_iter().collect());
@@ -280,7 +283,10 @@ impl Engine {
 
     /// Cleans up after a `bulkhead run` that died: its command's remaining processes are ended, so that the volume can be unmounted.
     fn end_lease(&self, lease: &Lease, kill: bool) -> Result<(), Fault> {
-        let cgroups = if kill { self.kill_run(&lease.tenant, lease.pid)? } else { Vec::new() };
+        let cgroups = match lease.holder.pid().filter(|_| kill) {
+            Some(pid) => self.kill_run(&lease.tenant, pid)?,
+            None => Vec::new(),
+        };
         self.lease_remove(lease.id)?;
         self.executor.run_steps(cgroups, false).map(drop)
     }

@@ -69,6 +69,8 @@ impl Engine {
             unfilled_from_bytes: None,
             read_from: ReadFrom::Disk,
             mount_options: MountOptions { suid: false, dev: false, ..volume.mount_options.clone() },
+            created_by: None,
+            default_tenant: None,
             state: VolumeState::Creating,
             ..volume.clone()
         };

@@ -34,6 +34,7 @@ impl Engine {
             share: request.share,
             limits: request.limits.clone(),
             volumes: request.volumes.clone(),
+            created_by: request.created_by,
             removing: false,
         };
         let is_new = match self.tenant(&request.name) {
@@ -298,6 +299,7 @@ impl Engine {
             share: tenant.share,
             limits: tenant.limits.clone(),
             volumes,
+            created_by: tenant.created_by,
             slice: slices::tenant(&tenant.name).to_string(),
             n_processes: self.processes_of(&tenant.name).len(),
             payload_io: io(slices::tenant(&tenant.name)).without(journal_io).without(server_io),

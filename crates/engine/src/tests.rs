@@ -17,11 +17,11 @@ use bulkhead_api::wire::{
 };
 use bulkhead_core::error::Fault;
 use bulkhead_core::journal::JournalSize;
-use bulkhead_core::model::{FsKind, MountOptions, Provision, ReadFrom, Server, VolumeRef};
+use bulkhead_core::model::{FrontEnd, FsKind, LeaseUser, Provision, ReadFrom, Server, VolumeRef};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::slices;
 use bulkhead_core::stream::StreamHeader;
-use bulkhead_core::units::{Bytes, Share};
+use bulkhead_core::units::Bytes;
 use uuid::Uuid;
 
 use crate::carry_out::Executor;
@@ -48,6 +48,10 @@ enum Op {
     Detach(&'static str, &'static str),
     RemoveTenant(&'static str),
     Lease(&'static str, &'static str),
+    /// By a user of a front end.
+    Use(&'static str, &'static str),
+    /// By all users of front ends.
+    Return(&'static str),
     /// Resizes a volume that is provisioned on demand.
     CreateOnDemand(&'static str),
     CreateFull(&'static str, FsKind),
@@ -88,14 +92,7 @@ fn with_pools() -> Sim {
 fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::error::Fault> {
     match op {
         Op::Create(name, mib, fs) => {
-            let request = VolumeCreate {
-                mount_options: MountOptions::default(),
-                volume: volume(name),
-                size_bytes: Bytes::mib(*mib),
-                fs: *fs,
-                provision: None,
-                fast_commit: false,
-            };
+            let request = VolumeCreate { fs: *fs, ..VolumeCreate::new(volume(name), Bytes::mib(*mib)) };
             engine.volume_create(&request, false).map(drop)
         }
         Op::Remove(name) => engine.volume_remove(&volume(name), true, false).map(drop),
@@ -108,24 +105,12 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
             engine.volume_resize(&volume(name), &request, false).map(drop)
         }
         Op::Clone(name, copy) => {
-            let request = VolumeCopy {
-                mount_options: MountOptions::default(),
-                name: copy.parse().unwrap(),
-                read_only: false,
-                read_from: None,
-                domain: None,
-            };
+            let request = VolumeCopy::new(copy.parse().unwrap(), false);
             engine.volume_copy(&volume(name), &request, false).map(drop)
         }
         Op::Share(name, copy) => {
             let read_from = Some(ReadFrom::HostCache);
-            let request = VolumeCopy {
-                mount_options: MountOptions::default(),
-                name: copy.parse().unwrap(),
-                read_only: false,
-                read_from,
-                domain: None,
-            };
+            let request = VolumeCopy { read_from, ..VolumeCopy::new(copy.parse().unwrap(), false) };
             engine.volume_copy(&volume(name), &request, false).map(drop)
         }
         Op::Rollback(name, to) => {
@@ -141,22 +126,11 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
         }
         Op::Flatten(name) => engine.volume_flatten(&volume(name), &VolumeFlatten::default(), false).map(drop),
         Op::Snapshot(name, copy) => {
-            let request = VolumeCopy {
-                mount_options: MountOptions::default(),
-                name: copy.parse().unwrap(),
-                read_only: true,
-                read_from: None,
-                domain: None,
-            };
+            let request = VolumeCopy::new(copy.parse().unwrap(), true);
             engine.volume_copy(&volume(name), &request, false).map(drop)
         }
         Op::Tenant(tenant, name) => {
-            let request = TenantCreate {
-                name: tenant.parse().unwrap(),
-                share: Share::DEFAULT,
-                limits: vec![],
-                volumes: vec![volume(name)],
-            };
+            let request = TenantCreate { volumes: vec![volume(name)], ..TenantCreate::new(tenant.parse().unwrap()) };
             engine.tenant_create(&request, false).map(drop)
         }
         Op::Detach(tenant, name) => {
@@ -165,8 +139,18 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
         }
         Op::RemoveTenant(tenant) => engine.tenant_remove(&tenant.parse().unwrap(), true, false).map(drop),
         Op::Lease(tenant, name) => {
-            let request = LeaseCreate { tenant: tenant.parse().unwrap(), volumes: vec![volume(name)], pid: 42 };
+            let request =
+                LeaseCreate { tenant: tenant.parse().unwrap(), volumes: vec![volume(name)], pid: Some(42), user: None };
             engine.lease_create(&request).map(drop)
+        }
+        Op::Use(tenant, name) => {
+            let user = Some(LeaseUser { front_end: FrontEnd::Docker, id: "c1".into() });
+            let request = LeaseCreate { tenant: tenant.parse().unwrap(), volumes: vec![volume(name)], pid: None, user };
+            engine.lease_create(&request).map(drop)
+        }
+        Op::Return(name) => {
+            let leases = engine.lease_list()?.into_iter().filter(|lease| lease.volume == volume(name));
+            leases.filter(|lease| lease.user.is_some()).try_for_each(|lease| engine.lease_remove(lease.id))
         }
         Op::CreateOnDemand(name) | Op::CreateFull(name, _) => {
             let (provision, fs, mib) = match op {
@@ -174,14 +158,8 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
                 Op::CreateFull(..) => (Provision::Full, FsKind::Ext4, 64),
                 _ => (Provision::OnDemand, FsKind::Ext4, 64),
             };
-            let request = VolumeCreate {
-                mount_options: MountOptions::default(),
-                volume: volume(name),
-                size_bytes: Bytes::mib(mib),
-                fs,
-                provision: Some(provision),
-                fast_commit: false,
-            };
+            let request =
+                VolumeCreate { fs, provision: Some(provision), ..VolumeCreate::new(volume(name), Bytes::mib(mib)) };
             engine.volume_create(&request, false).map(drop)
         }
         Op::Trim(name) => engine.trim_next(&volume(name), &mut Trimming::default(), false).map(drop),

@@ -372,6 +372,8 @@ fn received_volume(pool: &Pool, name: &Name, header: &StreamHeader, uuid: Uuid) 
         read_from: ReadFrom::default(),
         domain: None,
         mount_options: MountOptions::default(),
+        created_by: None,
+        default_tenant: None,
         state: VolumeState::Creating,
     }
 }

@@ -6,7 +6,7 @@ use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, in_order};
 use bulkhead_core::health::{self, VolumeFacts};
-use bulkhead_core::journal::Accounting;
+use bulkhead_core::journal::{self, Accounting};
 use bulkhead_core::model::{
     FsKind, MountOptions, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeRef, VolumeState,
 };
@@ -55,13 +55,17 @@ impl Engine {
             read_from: default_read_from(&pool),
             domain: None,
             mount_options: request.mount_options.clone(),
+            created_by: request.created_by,
+            default_tenant: request.default_tenant.clone(),
             state: VolumeState::Creating,
         };
         let size_bytes = volume::checked_size(&wanted, request.size_bytes, space.extent)?;
         let wanted = Volume { size_bytes, ..wanted };
         if let Some(found) = self.named(&pool, &reference.name)? {
             let kind = |volume: &Volume| (volume.size_bytes, volume.fs, volume.provision, volume.fast_commit);
-            let same = kind(&found) == kind(&wanted) && found.mount_options == wanted.mount_options;
+            let same = kind(&found) == kind(&wanted)
+                && found.mount_options == wanted.mount_options
+                && found.default_tenant == wanted.default_tenant;
             if same && found.state == VolumeState::Ready {
                 return Ok(Done {
                     object: Some(self.volume_view(&pool, backend.as_ref(), &found)),
@@ -85,7 +89,8 @@ impl Engine {
             }
             Provision::OnDemand => None,
         };
-        let steps = self.executor.run(&volume::create(backend.as_ref(), &wanted), dry_run)?;
+        let journal = request.journal.map(|asked| journal::checked_size(&wanted, size_bytes, asked)).transpose()?;
+        let steps = self.executor.run(&volume::create(backend.as_ref(), &wanted, journal), dry_run)?;
         let ready = wanted.with_state(VolumeState::Ready);
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &ready));
         Ok(Done { object, steps, dry_run })
@@ -220,6 +225,8 @@ impl Engine {
                 subdir: request.mount_options.subdir.clone().or_else(|| origin.mount_options.subdir.clone()),
                 ..request.mount_options
             },
+            created_by: request.created_by,
+            default_tenant: request.default_tenant.clone(),
             state: VolumeState::Creating,
             ..origin.clone()
         };
@@ -439,6 +446,8 @@ impl Engine {
             read_from: volume.read_from,
             domain: volume.domain.clone(),
             mount_options: volume.mount_options.clone(),
+            created_by: volume.created_by,
+            default_tenant: volume.default_tenant.clone(),
             tenant,
             mounted_at,
             logical_block_bytes: open.as_ref().and_then(|open| open.logical_block_bytes),

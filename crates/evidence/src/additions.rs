@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use bulkhead_api::wire::{NewPoolSource, PoolCreate, TenantCreate, VolumeCreate, VolumeView};
 use bulkhead_core::backend::image_path;
-use bulkhead_core::model::{FsKind, MountOptions, Server, VolumeRef};
+use bulkhead_core::model::{FsKind, Server, VolumeRef};
 use bulkhead_core::name::Name;
-use bulkhead_core::units::{Bytes, Share};
+use bulkhead_core::units::Bytes;
 use bulkhead_formats::servers;
 use bulkhead_measure::cgroup_run::Cancel;
 use bulkhead_measure::layout::{Bench, Layout, POOL, TenantDirs, name};
@@ -39,7 +39,9 @@ pub(crate) fn add_tenants(bench: &Bench, n: usize) -> Result<Vec<(Name, PathBuf)
     for number in all.len() + 1..=n {
         let tenant_name = name(&format!("bench-{number}"))?;
         let (limits, volumes) = (Vec::new(), Vec::new());
-        bench.engine().tenant_create(&TenantCreate { name: tenant_name.clone(), share, limits, volumes }, false)?;
+        bench
+            .engine()
+            .tenant_create(&TenantCreate { share, limits, volumes, ..TenantCreate::new(tenant_name.clone()) }, false)?;
         let dir = base.join(number.to_string());
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         all.push((tenant_name, dir));
@@ -57,10 +59,9 @@ pub(crate) fn add_raw(bench: &Bench) -> Result<PathBuf> {
     let size_bytes = Bytes(bench.volume_bytes().min(Bytes::GIB));
     let (fs, provision, fast_commit) = (FsKind::Ext4, None, false);
     // Created like any other volume, so that it is removed in the same way; its file system is overwritten.
-    bench.engine().volume_create(
-        &VolumeCreate { mount_options: MountOptions::default(), volume: raw, size_bytes, fs, provision, fast_commit },
-        false,
-    )?;
+    bench
+        .engine()
+        .volume_create(&VolumeCreate { fs, provision, fast_commit, ..VolumeCreate::new(raw, size_bytes) }, false)?;
     let vg = format!("bulkhead-{POOL}");
     servers::lvm().activate(&vg, "raw").context("cannot activate the raw volume")?;
     Ok(lvm::node(&vg, "raw"))
@@ -78,19 +79,12 @@ pub(crate) fn add_image(bench: &Bench, server: Server) -> Result<VolumeView> {
     bench.engine().pool_create(&PoolCreate { name: pool.clone(), source }, false)?;
     let volume = VolumeRef { pool: pool.clone(), name: name(IMAGE_VOLUME)? };
     let (fs, provision, fast_commit) = (FsKind::Ext4, None, false);
-    let request = VolumeCreate {
-        mount_options: MountOptions::default(),
-        volume: volume.clone(),
-        size_bytes: IMAGE,
-        fs,
-        provision,
-        fast_commit,
-    };
+    let request = VolumeCreate { fs, provision, fast_commit, ..VolumeCreate::new(volume.clone(), IMAGE) };
     bench.engine().volume_create(&request, false)?;
     // A block server would write them later, in the background.
     write_out(&image_path(&path, &volume.name)).context("the image")?;
     let volumes = vec![volume.clone()];
-    let request = TenantCreate { name: pool, share: Share::DEFAULT, limits: Vec::new(), volumes };
+    let request = TenantCreate { volumes, ..TenantCreate::new(pool) };
     bench.engine().tenant_create(&request, false)?;
     Ok(bench.engine().volume_inspect(&volume)?)
 }

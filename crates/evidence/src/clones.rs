@@ -15,10 +15,10 @@ use bulkhead_api::wire::{NewPoolSource, PoolCreate, TenantCreate, TenantSet, Vol
 use bulkhead_core::error::Fault;
 use bulkhead_core::journal::Accounting;
 pub(crate) use bulkhead_core::model::ReadFrom;
-use bulkhead_core::model::{FsKind, MountOptions, Provision, Server, VolumeRef};
+use bulkhead_core::model::{FsKind, Provision, Server, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
-use bulkhead_core::units::{Bytes, DevNo, Share};
+use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_measure::cgroup_run::{Cancel, wait_until};
 use bulkhead_measure::cleanup::{RUN_DIR, lock, with_removal};
 use bulkhead_measure::layout::{HOLDER, POOL, STATE_DIR, Target, private_engine, remove_leftovers};
@@ -161,13 +161,7 @@ impl Clones {
         let copy = Tool::new("cp").arg("-a").arg(tree.join(".")).arg(&dir).limit(COPY_LIMIT);
         copy.run().context("cannot fill the base")?;
         self.detach(&origin)?;
-        let request = VolumeCopy {
-            mount_options: MountOptions::default(),
-            name: base.name.clone(),
-            read_only: true,
-            read_from: None,
-            domain: None,
-        };
+        let request = VolumeCopy::new(base.name.clone(), true);
         self.request(async |client| client.volume_copy(&origin, &request, false).await)?;
         Ok(())
     }
@@ -265,19 +259,12 @@ impl Clones {
 
     fn create(&self, volume: &VolumeRef, size_bytes: Bytes, provision: Option<Provision>) -> Result<()> {
         let (fs, fast_commit) = (FsKind::Ext4, false);
-        let request = VolumeCreate {
-            mount_options: MountOptions::default(),
-            volume: volume.clone(),
-            size_bytes,
-            fs,
-            provision,
-            fast_commit,
-        };
+        let request = VolumeCreate { fs, provision, fast_commit, ..VolumeCreate::new(volume.clone(), size_bytes) };
         self.request(async |client| client.volume_create(&request, false).await).map(drop)
     }
 
     fn create_tenant(&self, tenant: &str, volumes: Vec<VolumeRef>) -> Result<()> {
-        let request = TenantCreate { name: name(tenant)?, share: Share::DEFAULT, limits: Vec::new(), volumes };
+        let request = TenantCreate { volumes, ..TenantCreate::new(name(tenant)?) };
         self.request(async |client| client.tenant_create(&request, false).await).map(drop)
     }
 

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::{Client, Removal, dry};
 use crate::routes::{self, NoContent, NoQuery, Run, Wait};
-use crate::wire::{Done, LeaseCreate, LeaseReply, RunStart, RunView, TenantCreate, TenantSet, TenantView};
+use crate::wire::{Done, LeaseCreate, LeaseReply, LeaseView, RunStart, RunView, TenantCreate, TenantSet, TenantView};
 
 /// Tenants, leases and runs.
 #[expect(clippy::missing_errors_doc, reason = "documented once, at the first `impl` block of `Client`")]
@@ -36,9 +36,14 @@ impl Client {
         self.submit(routes::tenant_remove(), name, how.into(), &()).await
     }
 
-    /// Mounts volumes for a tenant until a process ends.
+    /// Mounts volumes for a tenant, until a process ends or a front end returns them.
     pub async fn lease_create(&self, request: &LeaseCreate) -> Result<LeaseReply, Fault> {
         self.submit(routes::lease_create(), &(), Wait::default(), request).await
+    }
+
+    /// Lists the leases.
+    pub async fn lease_list(&self) -> Result<Vec<LeaseView>, Fault> {
+        self.query(routes::lease_list(), &(), NoQuery {}).await
     }
 
     /// Ends a lease.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bulkhead_core::finding::Finding;
-use bulkhead_core::model::{IoLimit, VolumeRef};
+use bulkhead_core::model::{FrontEnd, IoLimit, LeaseUser, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::Share;
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,17 @@ pub struct TenantCreate {
     /// Volumes to attach, which are then kept mounted for it. Default: none.
     #[serde(default)]
     pub volumes: Vec<VolumeRef>,
+    /// The front end that creates it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<FrontEnd>,
+}
+
+impl TenantCreate {
+    /// A tenant with the default share, without limits and volumes.
+    #[must_use]
+    pub fn new(name: Name) -> Self {
+        Self { name, share: Share::DEFAULT, limits: Vec::new(), volumes: Vec::new(), created_by: None }
+    }
 }
 
 /// Changes a tenant; omitted settings stay unchanged.
@@ -56,6 +67,8 @@ pub struct TenantView {
     pub limits: Vec<IoLimit>,
     /// Its attached volumes, and those mounted for a running command.
     pub volumes: Vec<VolumeRef>,
+    /// The front end that created it.
+    pub created_by: Option<FrontEnd>,
     /// Path of its slice, relative to the cgroup root.
     pub slice: String,
     /// Number of its processes, without the block servers in its slice.
@@ -90,7 +103,7 @@ impl IoBytes {
     }
 }
 
-/// Mounts volumes for a tenant until a process ends.
+/// Mounts volumes for a tenant, until a process ends or a front end returns them. Exactly one of `pid` and `user` is given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseCreate {
@@ -99,7 +112,11 @@ pub struct LeaseCreate {
     /// The volumes.
     pub volumes: Vec<VolumeRef>,
     /// The process, in the daemon's PID namespace.
-    pub pid: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// The user of a front end. The same request again finds its leases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<LeaseUser>,
 }
 
 /// A lease of one volume.
@@ -109,6 +126,14 @@ pub struct LeaseView {
     pub id: Uuid,
     /// The volume.
     pub volume: VolumeRef,
+    /// The tenant that it is mounted for.
+    pub tenant: Name,
+    /// The process that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// The user of a front end that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<LeaseUser>,
     /// Its mount point on the host.
     #[schema(value_type = String)]
     pub mounted_at: PathBuf,

@@ -6,7 +6,7 @@ use bulkhead_core::cow::LayersView;
 use bulkhead_core::finding::Finding;
 use bulkhead_core::heat::HeatSource;
 use bulkhead_core::journal::{Accounting, JournalSize};
-use bulkhead_core::model::{FsKind, MountOptions, Provision, ReadFrom, VolumeRef};
+use bulkhead_core::model::{FrontEnd, FsKind, MountOptions, Provision, ReadFrom, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -27,12 +27,39 @@ pub struct VolumeCreate {
     /// When its blocks are allocated from the pool. Default: on demand in a thin pool, otherwise in full.
     #[serde(default)]
     pub provision: Option<Provision>,
+    /// Size of the journal of an ext4 file system. Default: that for a volume of this size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal: Option<JournalSize>,
     /// Enable ext4's fast_commit. Default: false.
     #[serde(default)]
     pub fast_commit: bool,
     /// How it is mounted for its tenant.
     #[serde(default, skip_serializing_if = "MountOptions::is_default")]
     pub mount_options: MountOptions,
+    /// The front end that creates it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<FrontEnd>,
+    /// The tenant that a front end mounts it for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_tenant: Option<Name>,
+}
+
+impl VolumeCreate {
+    /// A volume with defaults for everything else.
+    #[must_use]
+    pub fn new(volume: VolumeRef, size_bytes: Bytes) -> Self {
+        Self {
+            volume,
+            size_bytes,
+            fs: FsKind::default(),
+            provision: None,
+            journal: None,
+            fast_commit: false,
+            mount_options: MountOptions::default(),
+            created_by: None,
+            default_tenant: None,
+        }
+    }
 }
 
 /// Resizes a volume, its journal, or both.
@@ -67,6 +94,28 @@ pub struct VolumeCopy {
     /// How it is mounted for its tenant. `suid` and `dev` are not inherited from the origin; `subdir` is, by default.
     #[serde(default, skip_serializing_if = "MountOptions::is_default")]
     pub mount_options: MountOptions,
+    /// The front end that creates it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<FrontEnd>,
+    /// The tenant that a front end mounts it for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_tenant: Option<Name>,
+}
+
+impl VolumeCopy {
+    /// A copy with defaults for everything else.
+    #[must_use]
+    pub fn new(name: Name, read_only: bool) -> Self {
+        Self {
+            name,
+            read_only,
+            read_from: None,
+            domain: None,
+            mount_options: MountOptions::default(),
+            created_by: None,
+            default_tenant: None,
+        }
+    }
 }
 
 /// Starts to copy the blocks that a volume shares into its own image, or stops.
@@ -129,6 +178,10 @@ pub struct VolumeView {
     pub domain: Option<Name>,
     /// How it is mounted for its tenant.
     pub mount_options: MountOptions,
+    /// The front end that created it.
+    pub created_by: Option<FrontEnd>,
+    /// The tenant that a front end mounts it for.
+    pub default_tenant: Option<Name>,
     /// The tenant that it is attached or leased to.
     pub tenant: Option<Name>,
     /// Its mount point on the host, while it is mounted.

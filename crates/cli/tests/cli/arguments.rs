@@ -120,10 +120,10 @@ fn bad_names() {
     check(
         &["tenant", "inspect", &"n".repeat(300)],
         &expect![[r#"
-        exit 2
-        ----- stderr
-        error: tenant: the name is 300 bytes long: at most 63 are allowed
-    "#]],
+            exit 2
+            ----- stderr
+            error: tenant: the name is 300 bytes long: at most 64 are allowed
+        "#]],
     );
     check(
         &["tenant", "inspect", "--", "-rf"],

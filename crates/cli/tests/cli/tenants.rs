@@ -96,6 +96,7 @@ fn a_tenant_is_changed_and_shown() {
             share:       400
             limits:      -
             volumes:     fast/data, fast/logs
+            created by:  -
             slice:       bulkhead.slice/bulkhead-db.slice
             processes:   0
             payload I/O: 0 B read, 0 B written
@@ -115,14 +116,14 @@ fn a_tenant_is_changed_and_shown() {
     check(
         &["volume", "ls"],
         expect![[r#"
-        exit 0
-        ----- stdout
-        VOLUME       SIZE     FS       STATE  TENANT  JOURNAL  DEVICE
-        fast/before  100 MiB  ext4 ro  ready  -       -        /dev/tvg/before
-        fast/data    100 MiB  ext4     ready  db      charged  /dev/tvg/data
-        fast/logs    400 MiB  xfs      ready  db      charged  /dev/tvg/logs
-        files/data   64 MiB   ext4     ready  -       -        -
-    "#]],
+            exit 0
+            ----- stdout
+            VOLUME       SIZE     FS       STATE  TENANT  JOURNAL  DEVICE           CREATED BY
+            fast/before  100 MiB  ext4 ro  ready  -       -        /dev/tvg/before  -
+            fast/data    100 MiB  ext4     ready  db      charged  /dev/tvg/data    -
+            fast/logs    400 MiB  xfs      ready  db      charged  /dev/tvg/logs    -
+            files/data   64 MiB   ext4     ready  -       -        -                -
+        "#]],
     );
 }
 

@@ -16,7 +16,16 @@ use crate::units::Bytes;
 #[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
 pub enum FsAction {
     /// Makes a file system on a device without one.
-    Mkfs { device: DeviceRef, fs: FsKind, uuid: Uuid, label: String, fast_commit: bool },
+    Mkfs {
+        device: DeviceRef,
+        fs: FsKind,
+        uuid: Uuid,
+        label: String,
+        fast_commit: bool,
+        /// The size of the journal; that for a volume of this size when `None`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        journal: Option<Bytes>,
+    },
     /// Checks an unmounted file system, and repairs it as requested.
     CheckFs { device: DeviceRef, fs: FsKind, repair: Repair },
     /// Sets a new UUID on a cloned file system.

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use crate::error::{Code, Fault};
-use crate::model::{FsKind, MountOptions, Pool, PoolSource, Provision, ReadFrom, Volume, VolumeState};
+use crate::model::{FrontEnd, FsKind, MountOptions, Pool, PoolSource, Provision, ReadFrom, Volume, VolumeState};
 use crate::name::Name;
 use crate::units::Bytes;
 
@@ -54,6 +54,8 @@ pub fn tags_of(volume: &Volume) -> Vec<String> {
     let flags = [(*suid, "suid"), (*dev, "dev")].into_iter().filter(|(is_set, _)| *is_set);
     tags.extend(flags.map(|(_, flag)| format!("{TAG_PREFIX}{flag}")));
     tags.extend(subdir.iter().map(|subdir| format!("{TAG_PREFIX}subdir={subdir}")));
+    tags.extend(volume.created_by.iter().map(|front_end| format!("{TAG_PREFIX}created_by={front_end}")));
+    tags.extend(volume.default_tenant.iter().map(|tenant| format!("{TAG_PREFIX}tenant={tenant}")));
     tags
 }
 
@@ -121,6 +123,9 @@ pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String
             dev: flag("dev"),
             subdir: value("subdir").map(str::parse).transpose().map_err(|_| corrupt("subdir"))?,
         },
+        // A front end of a later version is unknown here.
+        created_by: value("created_by").and_then(FrontEnd::from_tag),
+        default_tenant: value("tenant").map(str::parse).transpose().map_err(|_| corrupt("tenant"))?,
         state,
     }))
 }

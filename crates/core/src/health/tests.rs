@@ -131,8 +131,14 @@ fn an_unfinished_import_cannot_be_resumed() {
 
 #[test]
 fn a_condition_of_all_tenants_is_a_finding_of_the_host() {
-    let tenant =
-        Tenant { name: "db".parse().unwrap(), share: Share::DEFAULT, limits: vec![], volumes: vec![], removing: true };
+    let tenant = Tenant {
+        name: "db".parse().unwrap(),
+        share: Share::DEFAULT,
+        limits: vec![],
+        volumes: vec![],
+        created_by: None,
+        removing: true,
+    };
     let refused = Fault::new(Code::Unsupported, "cgroup /", "a realtime process is below it").hint("move that");
     let of = |has_weight_files, has_cpu, cpu_refused| {
         let found = tenant_findings(&tenant, &TenantFacts { has_weight_files, has_cpu, cpu_refused });

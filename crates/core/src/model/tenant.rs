@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::VolumeRef;
+use super::{FrontEnd, VolumeRef};
 use crate::name::Name;
 use crate::units::Share;
 
@@ -36,6 +36,9 @@ pub struct Tenant {
     /// Attached volumes, which stay mounted for it, also after a reboot.
     #[serde(default)]
     pub volumes: Vec<VolumeRef>,
+    /// The front end that created it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<FrontEnd>,
     /// Being removed. After a crash the removal is completed.
     #[serde(default)]
     pub removing: bool,

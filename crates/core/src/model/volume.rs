@@ -1,4 +1,4 @@
-//! Volumes, with their stage of life and mount options, and what keeps them in use: leases and mappings.
+//! Volumes, with their stage of life and mount options, and mappings.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::read_from::read_from_tag;
-use super::{FsKind, Provision, ReadFrom};
+use super::{FrontEnd, FsKind, Provision, ReadFrom};
 use crate::name::{Name, NameError};
 use crate::units::Bytes;
 
@@ -127,6 +127,12 @@ pub struct Volume {
     /// Its mount options.
     #[serde(default, skip_serializing_if = "MountOptions::is_default")]
     pub mount_options: MountOptions,
+    /// The front end that created it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<FrontEnd>,
+    /// The tenant that a front end mounts it for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_tenant: Option<Name>,
     /// Its stage of life.
     pub state: VolumeState,
 }
@@ -220,21 +226,6 @@ impl fmt::Display for VolumeRef {
     }
 }
 
-/// A volume that is mounted for a process (`bulkhead run`), as long as that process lives.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lease {
-    /// Identity of the lease.
-    pub id: Uuid,
-    /// The tenant that it is mounted for.
-    pub tenant: Name,
-    /// The volume.
-    pub volume: VolumeRef,
-    /// The process id.
-    pub pid: u32,
-    /// The process's start time in clock ticks after boot (field 22 of `/proc/PID/stat`), which detects a reused pid.
-    pub start_time_ticks: u64,
-}
-
 /// A volume that an operator has mapped: it has a device without being mounted. Lasts until a reboot at most.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
@@ -248,6 +239,8 @@ impl Volume {
     pub(crate) fn sample() -> Self {
         Self {
             mount_options: MountOptions::default(),
+            created_by: None,
+            default_tenant: None,
             pool: "p".parse().unwrap(),
             name: "v".parse().unwrap(),
             uuid: Uuid::from_u128(7),

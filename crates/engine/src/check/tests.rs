@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bulkhead_api::wire::{LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCreate};
 use bulkhead_core::finding::FindingId;
-use bulkhead_core::model::{FsKind, MountOptions, Server};
+use bulkhead_core::model::Server;
 use bulkhead_core::slices;
 use bulkhead_core::tenant;
-use bulkhead_core::units::{Bytes, Share};
+use bulkhead_core::units::Bytes;
 
 use super::*;
 use crate::carry_out::Executor;
@@ -29,18 +29,11 @@ fn with_pool() -> (Sim, Engine) {
 fn with_volumes(engine: &Engine, tenant: &str, count: usize) -> Vec<PathBuf> {
     let volumes: Vec<VolumeRef> = (0..count).map(|n| format!("p/{tenant}{n}").parse().unwrap()).collect();
     for volume in &volumes {
-        let request = VolumeCreate {
-            mount_options: MountOptions::default(),
-            volume: volume.clone(),
-            size_bytes: Bytes::mib(64),
-            fs: FsKind::Ext4,
-            provision: None,
-            fast_commit: false,
-        };
+        let request = VolumeCreate::new(volume.clone(), Bytes::mib(64));
         engine.volume_create(&request, false).unwrap();
     }
     let targets = volumes.iter().map(|volume| Path::new("/run/bulkhead/mnt").join(volume.to_string())).collect();
-    let request = TenantCreate { name: tenant.parse().unwrap(), share: Share::DEFAULT, limits: vec![], volumes };
+    let request = TenantCreate { volumes, ..TenantCreate::new(tenant.parse().unwrap()) };
     engine.tenant_create(&request, false).unwrap();
     targets
 }
@@ -164,7 +157,7 @@ fn many_leases_take_turns_and_one_that_cannot_be_ended_is_retried_each_time() {
     engine.tenant_set(&tenant, &detach, false).unwrap();
     for (pid, volume) in (1000..).zip(&volumes) {
         sim.set_process(pid, Some(7));
-        let request = LeaseCreate { tenant: tenant.clone(), volumes: vec![volume.clone()], pid };
+        let request = LeaseCreate { tenant: tenant.clone(), volumes: vec![volume.clone()], pid: Some(pid), user: None };
         engine.lease_create(&request).unwrap();
     }
     let n_mounted = || targets.iter().filter(|target| engine.host().is_mounted(target).unwrap()).count();

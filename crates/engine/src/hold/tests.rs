@@ -11,7 +11,7 @@ use bulkhead_core::observe::activity::{
     Activity, ContainerView, DeviceShare, FileSystemShare, FileSystemView, JournalBytes,
 };
 use bulkhead_core::observe::histogram::Histogram;
-use bulkhead_core::units::{DevNo, Share};
+use bulkhead_core::units::DevNo;
 
 use super::*;
 use crate::carry_out::Executor;
@@ -27,7 +27,7 @@ fn host() -> (Sim, Engine) {
     engine.device_control("sda", &DeviceControl { policy: Some(Policy::Bfq) }, false).unwrap();
     for name in ["a", "b"] {
         let name = name.parse().unwrap();
-        let request = TenantCreate { name, share: Share::DEFAULT, limits: vec![], volumes: vec![] };
+        let request = TenantCreate::new(name);
         engine.tenant_create(&request, false).unwrap();
     }
     (sim, engine)

@@ -82,6 +82,7 @@ fn tenants(api: Api) -> Api {
         .on(routes::tenant_remove(), |service, call| async move {
             service.tenant_remove(call.at, call.query.force, call.terms).await
         })
+        .on(routes::lease_list(), |service, _| async move { service.lease_list().await })
         .on(routes::lease_create(), |service, call| async move { service.lease_create(call.body, call.terms).await })
         .on(routes::lease_remove(), |service, call| async move {
             service.lease_remove(call.at, call.terms).await.map(|()| NoContent)

@@ -14,9 +14,9 @@ use bulkhead_api::wire::{
     VolumeCreate, VolumeResize,
 };
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{Calibration, FsKind, MountOptions, Policy, VolumeRef};
+use bulkhead_core::model::{Calibration, FsKind, Policy, VolumeRef};
 use bulkhead_core::reason::Reason;
-use bulkhead_core::units::{Bytes, Share};
+use bulkhead_core::units::Bytes;
 use tempfile::TempDir;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
@@ -96,14 +96,7 @@ fn volume(text: &str) -> VolumeRef {
 }
 
 fn volume_create(name: &str) -> VolumeCreate {
-    VolumeCreate {
-        mount_options: MountOptions::default(),
-        volume: volume(name),
-        size_bytes: Bytes::mib(64),
-        fs: FsKind::Ext4,
-        provision: None,
-        fast_commit: false,
-    }
+    VolumeCreate::new(volume(name), Bytes::mib(64))
 }
 
 async fn make_pool(client: &Client) {
@@ -132,17 +125,11 @@ async fn every_operation_goes_through_the_socket() {
     let resize = VolumeResize { size_bytes: Some(Bytes::mib(128)), ..VolumeResize::default() };
     let resized = client.volume_resize(&data, &resize, false).await.unwrap();
     assert_eq!(resized.object.unwrap().size_bytes, Bytes::mib(128));
-    let copy = VolumeCopy {
-        mount_options: MountOptions::default(),
-        name: "copy".parse().unwrap(),
-        read_only: true,
-        read_from: None,
-        domain: None,
-    };
+    let copy = VolumeCopy::new("copy".parse().unwrap(), true);
     assert!(client.volume_copy(&data, &copy, false).await.unwrap().object.unwrap().read_only);
     client.volume_check(&data, &VolumeCheck { repair: true, full: false }, false).await.unwrap();
 
-    let tenant = TenantCreate { name: db, share: Share::DEFAULT, limits: vec![], volumes: vec![data.clone()] };
+    let tenant = TenantCreate { volumes: vec![data.clone()], ..TenantCreate::new(db) };
     client.tenant_create(&tenant, false).await.unwrap();
     let set = TenantSet { share: Some(200.try_into().unwrap()), ..TenantSet::default() };
     client.tenant_set(&tenant.name, &set, false).await.unwrap();
@@ -150,7 +137,8 @@ async fn every_operation_goes_through_the_socket() {
     assert_eq!((shown.share.weight(), client.tenant_list().await.unwrap()), (200, vec![shown]));
 
     sim.set_process(77, Some(1));
-    let lease = LeaseCreate { tenant: tenant.name.clone(), volumes: vec![volume("fast/copy")], pid: 77 };
+    let lease =
+        LeaseCreate { tenant: tenant.name.clone(), volumes: vec![volume("fast/copy")], pid: Some(77), user: None };
     let reply = client.lease_create(&lease).await.unwrap();
     let mounts = sim.leftovers().mounts;
     assert!(mounts.contains(&reply.leases[0].mounted_at), "{mounts:?}");
@@ -199,7 +187,7 @@ async fn every_error_is_a_fault() {
         (Method::GET, "/v2/pools".into(), vec![], 404, "not_found"),
         (Method::GET, "/v1/pools/none".into(), vec![], 404, "not_found"),
         (Method::PUT, "/v1/pools".into(), vec![], 405, "invalid_argument"),
-        (Method::GET, "/v1/leases".into(), vec![], 405, "invalid_argument"),
+        (Method::DELETE, "/v1/leases".into(), vec![], 405, "invalid_argument"),
         (Method::GET, "/v1/pools/..".into(), vec![], 400, "invalid_argument"),
         (Method::GET, "/v1/pools/%2e%2e%2fetc".into(), vec![], 400, "invalid_argument"),
         (Method::GET, "/v1/pools/a%00b".into(), vec![], 400, "invalid_argument"),
@@ -301,7 +289,7 @@ async fn two_daemons_cannot_run() {
     // Nor with directories of its own on the same socket.
     let other = tempfile::tempdir().unwrap();
     let fault = run(DaemonOptions { socket: options(&dir).socket, ..options(&other) }).await.unwrap_err();
-    assert_eq!((fault.code, fault.cause.as_str()), (Code::InUse, "another daemon answers on it"));
+    assert_eq!((fault.code, fault.cause.as_str()), (Code::InUse, "another process answers on it"));
     daemon.client.healthz().await.unwrap();
     daemon.stop().await.unwrap();
 }
@@ -354,12 +342,7 @@ async fn stopping_leaves_everything_and_does_not_wait_for_idle_clients() {
     let daemon = Daemon::start(&dir, &sim).await;
     make_pool(&daemon.client).await;
     daemon.client.volume_create(&volume_create("fast/data"), false).await.unwrap();
-    let tenant = TenantCreate {
-        name: "db".parse().unwrap(),
-        share: Share::DEFAULT,
-        limits: vec![],
-        volumes: vec![volume("fast/data")],
-    };
+    let tenant = TenantCreate { volumes: vec![volume("fast/data")], ..TenantCreate::new("db".parse().unwrap()) };
     daemon.client.tenant_create(&tenant, false).await.unwrap();
     let before = sim.leftovers();
     let _idle = UnixStream::connect(daemon.client.socket()).await.unwrap();

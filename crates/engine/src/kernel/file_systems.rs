@@ -17,14 +17,14 @@ impl Kernel {
     pub(super) fn act_on_fs(&self, action: &FsAction) -> Result<Outcome, Fault> {
         use FsAction as A;
         match action {
-            A::Mkfs { device, fs, uuid, label, fast_commit } => {
+            A::Mkfs { device, fs, uuid, label, fast_commit, journal } => {
                 let node = self.node(device)?;
                 let options = MkfsOptions {
                     kind: *fs,
                     uuid: uuid.to_string(),
                     label: label.clone(),
                     fast_commit: *fast_commit,
-                    journal_size: None,
+                    journal_size: *journal,
                     reads_zero: reads_zero(device)?,
                 };
                 fsutil::mkfs(&node, &options).map_err(|e| e.fault(device))?;

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use bulkhead_api::wire::{NewPoolSource, PoolCreate, TenantCreate, VolumeCopy, VolumeCreate};
 use bulkhead_core::merge::{MERGE_ALL_FROM, MERGE_FROM};
-use bulkhead_core::model::{FsKind, MountOptions};
-use bulkhead_core::units::{Bytes, Share};
+use bulkhead_core::units::Bytes;
 
 use super::*;
 use crate::carry_out::Executor;
@@ -26,8 +25,7 @@ fn volume(name: &str) -> VolumeRef {
 fn rotate(sim: &Sim, engine: &Engine, snapshots: std::ops::Range<usize>, kept: usize, merge: bool) {
     for n in snapshots {
         let name = format!("s{n}").parse().unwrap();
-        let request =
-            VolumeCopy { mount_options: MountOptions::default(), name, read_only: true, read_from: None, domain: None };
+        let request = VolumeCopy::new(name, true);
         sim.write("/srv/pool/v.img");
         engine.volume_copy(&volume("v"), &request, false).unwrap();
         if n >= kept {
@@ -45,21 +43,9 @@ fn with_volume() -> (Sim, Engine) {
     let engine = engine(&sim);
     let source = NewPoolSource::Directory { path: "/srv/pool".into(), server: Default::default() };
     engine.pool_create(&PoolCreate { name: "p".parse().unwrap(), source }, false).unwrap();
-    let request = VolumeCreate {
-        mount_options: MountOptions::default(),
-        volume: volume("v"),
-        size_bytes: Bytes::mib(64),
-        fs: FsKind::Ext4,
-        provision: None,
-        fast_commit: false,
-    };
+    let request = VolumeCreate::new(volume("v"), Bytes::mib(64));
     engine.volume_create(&request, false).unwrap();
-    let request = TenantCreate {
-        name: "db".parse().unwrap(),
-        share: Share::DEFAULT,
-        limits: Vec::new(),
-        volumes: vec![volume("v")],
-    };
+    let request = TenantCreate { volumes: vec![volume("v")], ..TenantCreate::new("db".parse().unwrap()) };
     engine.tenant_create(&request, false).unwrap();
     (sim, engine)
 }

@@ -5,7 +5,7 @@ use std::thread;
 use bulkhead_api::wire::{
     NewPoolSource, PoolCreate, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeSend,
 };
-use bulkhead_core::model::{FsKind, MountOptions, Provision, Server};
+use bulkhead_core::model::{Provision, Server};
 
 use super::*;
 use crate::carry_out::Executor;
@@ -29,14 +29,8 @@ fn sim() -> Sim {
 }
 
 fn create(engine: &Engine, name: &str, mib: u64) -> Result<(), Fault> {
-    let request = VolumeCreate {
-        mount_options: MountOptions::default(),
-        volume: name.parse().unwrap(),
-        size_bytes: Bytes::mib(mib),
-        fs: FsKind::Ext4,
-        provision: Some(Provision::Full),
-        fast_commit: false,
-    };
+    let request =
+        VolumeCreate { provision: Some(Provision::Full), ..VolumeCreate::new(name.parse().unwrap(), Bytes::mib(mib)) };
     engine.volume_create(&request, false).map(drop)
 }
 
@@ -166,13 +160,7 @@ fn a_flattening_that_is_promised_and_reserved_counts_once() {
     let engine = with_pools(&sim);
     create(&engine, "file/v", 64).unwrap();
     let volume = "file/v".parse().unwrap();
-    let copy = VolumeCopy {
-        mount_options: MountOptions::default(),
-        name: "s".parse().unwrap(),
-        read_only: true,
-        read_from: None,
-        domain: None,
-    };
+    let copy = VolumeCopy::new("s".parse().unwrap(), true);
     engine.volume_copy(&volume, &copy, false).unwrap();
     engine.volume_flatten(&volume, &VolumeFlatten::default(), false).unwrap();
     sim.set_free(Bytes::mib(100));
@@ -232,12 +220,6 @@ fn a_copy_adds_to_the_room_of_a_flattening() {
 }
 
 fn copy(engine: &Engine, name: &str) -> Result<(), Fault> {
-    let request = VolumeCopy {
-        mount_options: MountOptions::default(),
-        name: name.parse().unwrap(),
-        read_only: true,
-        read_from: None,
-        domain: None,
-    };
+    let request = VolumeCopy::new(name.parse().unwrap(), true);
     engine.volume_copy(&"file/v".parse().unwrap(), &request, false).map(drop)
 }

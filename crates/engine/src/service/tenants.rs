@@ -2,7 +2,9 @@
 
 use bulkhead_api::routes::Run;
 use bulkhead_api::terms::Terms;
-use bulkhead_api::wire::{Done, LeaseCreate, LeaseReply, RunStart, RunView, TenantCreate, TenantSet, TenantView};
+use bulkhead_api::wire::{
+    Done, LeaseCreate, LeaseReply, LeaseView, RunStart, RunView, TenantCreate, TenantSet, TenantView,
+};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::VolumeRef;
 use bulkhead_core::name::Name;
@@ -57,9 +59,18 @@ impl Service {
         .await
     }
 
-    /// Mounts volumes for a tenant for as long as a process lives.
+    /// All leases.
+    pub async fn lease_list(&self) -> Result<Vec<LeaseView>, Fault> {
+        self.read(|engine| engine.lease_list()).await
+    }
+
+    /// Mounts volumes for a tenant, until a process ends or a front end returns them.
     pub async fn lease_create(&self, request: LeaseCreate, terms: Terms) -> Result<LeaseReply, Fault> {
-        let operation = format!("lease volumes of tenant {} to process {}", request.tenant, request.pid);
+        let holder = match (&request.pid, &request.user) {
+            (_, Some(user)) => format!("a user of {}", user.front_end),
+            (pid, None) => format!("process {}", pid.unwrap_or_default()),
+        };
+        let operation = format!("lease volumes of tenant {} to {holder}", request.tenant);
         let claim = Claim::default().tenant(&request.tenant).volumes(&request.volumes);
         self.change(terms, operation, claim, move |engine| engine.lease_create(&request)).await
     }

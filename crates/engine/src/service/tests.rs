@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use bulkhead_api::wire::{JobState, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate};
 use bulkhead_core::finding::Finding;
-use bulkhead_core::model::{FsKind, MountOptions, Server};
-use bulkhead_core::units::{Bytes, Share};
+use bulkhead_core::model::Server;
+use bulkhead_core::units::Bytes;
 
 use super::*;
 use crate::carry_out::Executor;
@@ -185,31 +185,17 @@ async fn slow_volume(sim: &Sim) -> Service {
     let source = NewPoolSource::Directory { path: "/srv/pool".into(), server: Server::Auto };
     service.pool_create(PoolCreate { name: "p".parse().unwrap(), source }, Terms::default()).await.unwrap();
     let volume = "p/v".parse().unwrap();
-    let request = VolumeCreate {
-        mount_options: MountOptions::default(),
-        volume,
-        size_bytes: Bytes::mib(64),
-        fs: FsKind::Ext4,
-        provision: None,
-        fast_commit: false,
-    };
+    let request = VolumeCreate::new(volume, Bytes::mib(64));
     service.volume_create(request, Terms::default()).await.unwrap();
     let name = "t".parse().unwrap();
-    let request =
-        TenantCreate { name, share: Share::DEFAULT, limits: Vec::new(), volumes: vec!["p/v".parse().unwrap()] };
+    let request = TenantCreate { volumes: vec!["p/v".parse().unwrap()], ..TenantCreate::new(name) };
     service.tenant_create(request, Terms::default()).await.unwrap();
     sim.set_slow("/run/bulkhead/mnt/p/v".as_ref(), true);
     service
 }
 
 fn snapshot() -> VolumeCopy {
-    VolumeCopy {
-        mount_options: MountOptions::default(),
-        name: "s".parse().unwrap(),
-        read_only: true,
-        read_from: None,
-        domain: None,
-    }
+    VolumeCopy::new("s".parse().unwrap(), true)
 }
 
 fn detach() -> TenantSet {
@@ -245,14 +231,7 @@ async fn a_slow_tenant_delays_neither_others_nor_shutdown() {
         tokio::task::yield_now().await;
     }
     let volume = "p/other".parse().unwrap();
-    let request = VolumeCreate {
-        mount_options: MountOptions::default(),
-        volume,
-        size_bytes: Bytes::mib(64),
-        fs: FsKind::Ext4,
-        provision: None,
-        fast_commit: false,
-    };
+    let request = VolumeCreate::new(volume, Bytes::mib(64));
     service.volume_create(request, at_once()).await.unwrap();
     service.close().await;
     assert_eq!(copying.await.unwrap().map_err(|fault| fault.code), Err(Code::Unavailable));

@@ -1,6 +1,8 @@
 //! State files, whole and damaged.
 
-use bulkhead_core::model::{FsKind, MountOptions, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeState};
+use bulkhead_core::model::{
+    FrontEnd, FsKind, MountOptions, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeState,
+};
 use bulkhead_core::units::Bytes;
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 use uuid::Uuid;
@@ -33,6 +35,8 @@ fn a_volume_of_version_1_is_read() {
     );
     let expected = Volume {
         mount_options: MountOptions::default(),
+        created_by: None,
+        default_tenant: None,
         pool: "p".parse().unwrap(),
         name: "v".parse().unwrap(),
         uuid: Uuid::from_u128(7),
@@ -69,7 +73,10 @@ fn a_volume_of_version_1_is_read() {
     assert_eq!(read("99bea900", least), Ok(Record::Volume(expected.clone())));
     let mounted = least.replace(r#""state""#, r#""mount_options":{"suid":true,"subdir":"data"},"state""#);
     let mount_options = MountOptions { suid: true, dev: false, subdir: Some("data".parse().unwrap()) };
-    assert_eq!(read("48ae236d", &mounted), Ok(Record::Volume(Volume { mount_options, ..expected })));
+    assert_eq!(read("48ae236d", &mounted), Ok(Record::Volume(Volume { mount_options, ..expected.clone() })));
+    let made = least.replace(r#""state""#, r#""created_by":"docker","default_tenant":"db","state""#);
+    let (created_by, default_tenant) = (Some(FrontEnd::Docker), Some("db".parse().unwrap()));
+    assert_eq!(read("5c61f49c", &made), Ok(Record::Volume(Volume { created_by, default_tenant, ..expected })));
     assert_eq!(read("00000000", least).unwrap_err().code, Code::Corrupt);
 }
 

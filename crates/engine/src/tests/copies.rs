@@ -78,11 +78,9 @@ fn peers_release_a_volume_before_it_is_unmounted() {
     let engine = engine(&sim);
     run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
     let copy = |name: &str, read_from, domain: Option<&str>| VolumeCopy {
-        mount_options: MountOptions::default(),
-        name: name.parse().unwrap(),
-        read_only: false,
         read_from: Some(read_from),
         domain: domain.map(|domain| domain.parse().unwrap()),
+        ..VolumeCopy::new(name.parse().unwrap(), false)
     };
     let code = |of: &str, request: VolumeCopy| engine.volume_copy(&volume(of), &request, false).unwrap_err().code;
     assert_eq!(code("file/v", copy("c", ReadFrom::HostCache, Some("d"))), Code::InvalidArgument);
@@ -264,11 +262,8 @@ fn a_clone_keeps_its_mount_options_and_its_copies_inherit_only_subdir() {
         let original = format!("{pool}/v");
         run(&first, &Op::Create(if pool == "file" { "file/v" } else { "thin/v" }, 64, FsKind::Ext4)).unwrap();
         let copy = |name: &str, read_only, mount_options| VolumeCopy {
-            name: name.parse().unwrap(),
-            read_only,
-            read_from: None,
-            domain: None,
             mount_options,
+            ..VolumeCopy::new(name.parse().unwrap(), read_only)
         };
         let subdir = Some("data".parse().unwrap());
         let asked = MountOptions { suid: true, dev: true, subdir: subdir.clone() };

@@ -35,6 +35,15 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
             vec![Op::Create(name, 64, Ext4), Op::Tenant("db", name), Op::Remove(name)],
             vec![
                 Op::Create(name, 64, Ext4),
+                Op::Tenant("db", name),
+                Op::Use("db", name),
+                Op::Detach("db", name),
+                Op::Use("db", name),
+                Op::Return(name),
+                Op::Remove(name),
+            ],
+            vec![
+                Op::Create(name, 64, Ext4),
                 Op::Resize(name, 160),
                 Op::Journal(name, JournalSize::Auto),
                 Op::Tenant("db", name),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bulkhead_api::wire::{NewPoolSource, VolumeCheck, VolumeCreate, VolumeResize};
 use bulkhead_core::error::Code;
-use bulkhead_core::model::{FsKind, MountOptions, Provision, Server};
+use bulkhead_core::model::{FsKind, Provision, Server};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
 
@@ -15,14 +15,7 @@ use crate::sim::Sim;
 fn requests_are_idempotent() {
     let sim = with_pools();
     let engine = engine(&sim);
-    let request = VolumeCreate {
-        mount_options: MountOptions::default(),
-        volume: volume("file/a"),
-        size_bytes: Bytes::mib(64),
-        fs: FsKind::Ext4,
-        provision: None,
-        fast_commit: false,
-    };
+    let request = VolumeCreate::new(volume("file/a"), Bytes::mib(64));
     let first = engine.volume_create(&request, false).unwrap();
     let second = engine.volume_create(&request, false).unwrap();
     assert!(!first.steps.is_empty() && second.steps.is_empty());
@@ -39,14 +32,7 @@ fn requests_are_idempotent() {
 fn a_dry_run_changes_nothing_and_names_the_same_steps() {
     let sim = with_pools();
     let engine = engine(&sim);
-    let request = VolumeCreate {
-        mount_options: MountOptions::default(),
-        volume: volume("thick/a"),
-        size_bytes: Bytes::mib(30),
-        fs: FsKind::Ext4,
-        provision: None,
-        fast_commit: true,
-    };
+    let request = VolumeCreate { fast_commit: true, ..VolumeCreate::new(volume("thick/a"), Bytes::mib(30)) };
     let before = sim.leftovers();
     let planned = engine.volume_create(&request, true).unwrap();
     assert_eq!(sim.leftovers(), before);
@@ -63,14 +49,7 @@ fn invalid_requests_are_refused() {
     let sim = with_pools();
     let engine = engine(&sim);
     let ask = |name: &str, mib: u64, fs, provision| {
-        let request = VolumeCreate {
-            mount_options: MountOptions::default(),
-            volume: volume(name),
-            size_bytes: Bytes::mib(mib),
-            fs,
-            provision,
-            fast_commit: false,
-        };
+        let request = VolumeCreate { fs, provision, ..VolumeCreate::new(volume(name), Bytes::mib(mib)) };
         engine.volume_create(&request, false).unwrap_err().code
     };
     assert_eq!(ask("file/x", 0, FsKind::Ext4, None), Code::InvalidArgument);

@@ -3,15 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bulkhead_api::wire::{TenantCreate, TenantSet};
+use bulkhead_api::wire::{LeaseCreate, TenantCreate, TenantSet};
 use bulkhead_core::action::{Action, CgroupAction, ServerAction};
 use bulkhead_core::error::Code;
 use bulkhead_core::finding::{FindingId, in_order};
 use bulkhead_core::health;
-use bulkhead_core::model::{FsKind, IoLimit, ReadFrom, Server};
+use bulkhead_core::model::{FrontEnd, FsKind, IoLimit, LeaseUser, ReadFrom, Server};
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::slices;
-use bulkhead_core::units::Share;
 
 use super::{Op, assert_settled, engine, run, volume, with_pools};
 use crate::host::Host as _;
@@ -39,6 +38,48 @@ fn a_lease_ends_with_its_process_and_a_busy_volume_is_retried() {
     engine.tick();
     assert_settled(&sim, &engine, "after the holder's end");
     assert_eq!(sim.leftovers().mounts, vec![PathBuf::from("/run/bulkhead/mnt/file/w")]);
+}
+
+#[test]
+fn a_lease_of_a_front_end_outlives_restarts_and_ends_when_it_is_returned() {
+    let sim = with_pools();
+    let first = engine(&sim);
+    run(&first, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&first, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&first, &Op::Tenant("db", "file/w")).unwrap();
+    for _ in 0..2 {
+        run(&first, &Op::Use("db", "file/v")).unwrap();
+    }
+    let engine = engine(&sim);
+    engine.tick();
+    let leases = engine.lease_list().unwrap();
+    assert_eq!((leases.len(), leases[0].mounted_at.as_path()), (1, Path::new("/run/bulkhead/mnt/file/v")));
+    assert_settled(&sim, &engine, "after a restart");
+    // It is returned once, and the daemon has to end it when it can.
+    sim.set_busy(&leases[0].mounted_at, true);
+    assert_eq!(run(&engine, &Op::Return("file/v")).unwrap_err().code, Code::InUse);
+    engine.tick();
+    assert_eq!(engine.problems().len(), 1, "{:?}", engine.problems());
+    sim.set_busy(&leases[0].mounted_at, false);
+    engine.tick();
+    assert_settled(&sim, &engine, "after its return");
+    assert_eq!(engine.lease_list().unwrap(), []);
+}
+
+#[test]
+fn a_lease_has_one_holder() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Tenant("db", "file/w")).unwrap();
+    let user = |id: &str| Some(LeaseUser { front_end: FrontEnd::Docker, id: id.into() });
+    for (pid, user) in [(None, None), (Some(42), user("c1")), (None, user("")), (None, user(&"x".repeat(256)))] {
+        let (tenant, volumes) = ("db".parse().unwrap(), vec![volume("file/v")]);
+        let refused = engine.lease_create(&LeaseCreate { tenant, volumes, pid, user }).unwrap_err();
+        assert_eq!(refused.code, Code::InvalidArgument, "{refused}");
+    }
+    assert_settled(&sim, &engine, "after what was refused");
 }
 
 #[test]
@@ -134,7 +175,7 @@ fn cpu_weights(sim: &Sim) -> [Option<String>; 4] {
 }
 
 pub(super) fn without_volumes(name: &str) -> TenantCreate {
-    TenantCreate { name: name.parse().unwrap(), share: Share::DEFAULT, limits: vec![], volumes: vec![] }
+    TenantCreate::new(name.parse().unwrap())
 }
 
 #[test]
@@ -289,12 +330,8 @@ fn a_limit_on_a_missing_device_does_not_prevent_mounts() {
     let first = engine(&sim);
     run(&first, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
     let limit = |device: &str, n| IoLimit { device: device.into(), write_iops: Some(n), ..IoLimit::default() };
-    let create = |limits| TenantCreate {
-        name: "db".parse().unwrap(),
-        share: Share::DEFAULT,
-        limits,
-        volumes: vec![volume("file/v")],
-    };
+    let create =
+        |limits| TenantCreate { limits, volumes: vec![volume("file/v")], ..TenantCreate::new("db".parse().unwrap()) };
     assert_eq!(
         first.tenant_create(&create(vec![limit("/dev/sdb", 0)]), false).unwrap_err().code,
         Code::InvalidArgument

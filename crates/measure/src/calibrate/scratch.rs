@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 use bulkhead_api::client::{Client, Removal};
 use bulkhead_api::wire::{DeviceView, PoolView, TenantCreate, VolumeCreate};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FsKind, MountOptions, VolumeRef};
+use bulkhead_core::model::{FsKind, VolumeRef};
 use bulkhead_core::name::Name;
-use bulkhead_core::units::{Bytes, DevNo, Share};
+use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::file::LockFile;
 use bulkhead_sys::roots::Roots;
 
@@ -94,17 +94,10 @@ impl Scratch {
     fn make_volume(&self, pool: &Name, name: &Name) -> Result<PathBuf> {
         let volume = VolumeRef { pool: pool.clone(), name: name.clone() };
         let (size_bytes, fs, provision, fast_commit) = (self.volume, FsKind::Ext4, None, false);
-        let request = VolumeCreate {
-            mount_options: MountOptions::default(),
-            volume: volume.clone(),
-            size_bytes,
-            fs,
-            provision,
-            fast_commit,
-        };
+        let request = VolumeCreate { fs, provision, fast_commit, ..VolumeCreate::new(volume.clone(), size_bytes) };
         self.daemon.request(async |client| client.volume_create(&request, false).await)?;
         let volumes = vec![volume.clone()];
-        let request = TenantCreate { name: name.clone(), share: Share::DEFAULT, limits: Vec::new(), volumes };
+        let request = TenantCreate { volumes, ..TenantCreate::new(name.clone()) };
         self.daemon.request(async |client| client.tenant_create(&request, false).await)?;
         let view = self.daemon.request(async |client| client.volume_inspect(&volume).await)?;
         view.mounted_at.with_context(|| format!("volume {volume} is not mounted"))

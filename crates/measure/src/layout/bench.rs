@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use bulkhead_api::wire::{DeviceControl, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCreate};
 use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::control::strictness::STRICT;
-use bulkhead_core::model::{Calibration, FsKind, MountOptions, Policy, Server};
+use bulkhead_core::model::{Calibration, Policy, Server};
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::tenant;
@@ -145,14 +145,7 @@ impl Bench {
             volumes.push(("shared", Bytes(2 * size.0)));
         }
         for (volume, size_bytes) in volumes {
-            let request = VolumeCreate {
-                mount_options: MountOptions::default(),
-                volume: reference(volume)?,
-                size_bytes,
-                fs: FsKind::Ext4,
-                provision: None,
-                fast_commit: false,
-            };
+            let request = VolumeCreate::new(reference(volume)?, size_bytes);
             self.engine.volume_create(&request, false)?;
         }
         Ok(())
@@ -170,7 +163,7 @@ impl Bench {
             }
             let tenant_name = name(tenant_name)?;
             let volumes = vec![reference(volume)?];
-            let request = TenantCreate { name: tenant_name.clone(), share, limits: Vec::new(), volumes };
+            let request = TenantCreate { share, volumes, ..TenantCreate::new(tenant_name.clone()) };
             let made = self.engine.tenant_create(&request, false)?;
             if volume == "a" {
                 // Weights that are unavailable for one tenant are unavailable for all.

@@ -12,10 +12,14 @@ fn volumes() -> impl Strategy<Value = Volume> {
     let unfilled = proptest::option::of((0u64..1 << 50).prop_map(Bytes));
     let origin = proptest::option::of("[a-z][a-z0-9]{0,8}");
     let subdir = proptest::option::of("[a-z][a-z0-9]{0,8}".prop_map(|name| name.parse().expect("a valid name")));
+    let names = proptest::option::of("[a-z][a-z0-9]{0,8}".prop_map(|name| name.parse().expect("a valid name")));
+    let maker = (proptest::option::of(Just(FrontEnd::Docker)), names);
     let mount = (any::<(bool, bool)>(), subdir).prop_map(|((suid, dev), subdir)| MountOptions { suid, dev, subdir });
-    (any::<u128>(), any::<(bool, bool, bool, bool, bool)>(), origin, unfilled, mount, state).prop_map(
-        |(uuid, (xfs, full, fast_commit, read_only, shared), origin, unfilled, mount_options, state)| Volume {
+    (any::<u128>(), any::<(bool, bool, bool, bool, bool)>(), origin, unfilled, mount, maker, state).prop_map(
+        |(uuid, (xfs, full, fast_commit, read_only, shared), origin, unfilled, mount_options, maker, state)| Volume {
             mount_options,
+            created_by: maker.0,
+            default_tenant: maker.1,
             pool: "p".parse().expect("a valid name"),
             name: "v".parse().expect("a valid name"),
             uuid: Uuid::from_u128(uuid),
@@ -64,12 +68,14 @@ proptest! {
 fn tags_of_version_1_are_read() {
     let text = "bulkhead.volume=00000000-0000-0000-0000-000000000007 bulkhead.fs=xfs bulkhead.provision=on_demand \
         bulkhead.state=resizing:8192 bulkhead.read_only bulkhead.origin=o bulkhead.unfilled=4096 bulkhead.share=base \
-        bulkhead.suid bulkhead.dev bulkhead.subdir=data";
+        bulkhead.suid bulkhead.dev bulkhead.subdir=data bulkhead.created_by=docker bulkhead.tenant=db";
     let tags: Vec<String> = text.split(' ').map(str::to_owned).collect();
     let volume = volume_from_tags(&"p".parse().unwrap(), "v", Bytes(4096), &tags).unwrap().unwrap();
     let subdir = Some("data".parse().unwrap());
     let expected = Volume {
         mount_options: MountOptions { suid: true, dev: true, subdir },
+        created_by: Some(FrontEnd::Docker),
+        default_tenant: Some("db".parse().unwrap()),
         pool: "p".parse().unwrap(),
         name: "v".parse().unwrap(),
         uuid: Uuid::from_u128(7),
@@ -87,9 +93,10 @@ fn tags_of_version_1_are_read() {
         state: VolumeState::Resizing { to_bytes: Bytes(8192) },
     };
     assert_eq!((&volume, tags_of(&volume)), (&expected, tags.clone()));
-    // Earlier versions wrote none of the last three.
+    // Earlier versions wrote none of the last five.
     let earlier = volume_from_tags(&volume.pool, "v", Bytes(4096), &tags[..8]).unwrap().unwrap();
-    assert_eq!(earlier, Volume { mount_options: MountOptions::default(), ..expected });
+    let least = Volume { mount_options: MountOptions::default(), created_by: None, default_tenant: None, ..expected };
+    assert_eq!(earlier, least);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use bulkhead_api::client::{Stream, Streamed};
 use bulkhead_api::wire::{DeviceMeasure, ImageImport, JobResult, JobState, JobView, VolumeSend};
-use bulkhead_core::model::{MountOptions, Server};
+use bulkhead_core::model::Server;
 use bulkhead_core::name::Name;
 use bulkhead_core::slices::{self, server};
 use bulkhead_core::stream::StreamHeader;
@@ -22,13 +22,7 @@ async fn with_snapshot(dir: &TempDir, sim: &Sim) -> Daemon {
     let daemon = Daemon::start(dir, sim).await;
     make_pool(&daemon.client).await;
     daemon.client.volume_create(&volume_create("fast/data"), false).await.unwrap();
-    let copy = VolumeCopy {
-        mount_options: MountOptions::default(),
-        name: "snap".parse().unwrap(),
-        read_only: true,
-        read_from: None,
-        domain: None,
-    };
+    let copy = VolumeCopy::new("snap".parse().unwrap(), true);
     daemon.client.volume_copy(&volume("fast/data"), &copy, false).await.unwrap();
     daemon
 }
@@ -74,7 +68,7 @@ async fn a_worker_that_sends_is_charged_to_the_tenant_if_there_is_one() {
     assert!(sim.leftovers().cgroups.is_empty(), "{:?}", sim.leftovers().cgroups);
 
     let (name, volumes) = ("db".parse().unwrap(), vec![volume("fast/snap")]);
-    let tenant = TenantCreate { name, share: Share::DEFAULT, limits: vec![], volumes };
+    let tenant = TenantCreate { volumes, ..TenantCreate::new(name) };
     daemon.client.tenant_create(&tenant, false).await.unwrap();
     let before = sim.leftovers();
     let stream = send(&daemon).await.unwrap();
@@ -329,7 +323,7 @@ async fn a_named_tenant_pays_for_transfers_and_imports() {
     }
     assert_eq!((sim.leftovers(), sim.started()), (before, vec![]));
 
-    let tenant = TenantCreate { name: db.clone(), share: Share::DEFAULT, limits: Vec::new(), volumes: Vec::new() };
+    let tenant = TenantCreate::new(db.clone());
     client.tenant_create(&tenant, false).await.unwrap();
     for begun in [
         client.volume_receive(&receiver, &header(), Some(&db), false).await.unwrap(),

@@ -5,9 +5,9 @@ use std::sync::mpsc::channel;
 use bulkhead_api::wire::{
     JobState, JobView, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate,
 };
-use bulkhead_core::model::{FsKind, MountOptions, Provision, Server};
+use bulkhead_core::model::{Provision, Server};
 use bulkhead_core::reason::Reason;
-use bulkhead_core::units::{Bytes, Share};
+use bulkhead_core::units::Bytes;
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -38,20 +38,13 @@ async fn pool(service: &Service, name: &str, source: NewPoolSource) {
 }
 
 async fn create(service: &Service, name: &str, size_bytes: Bytes, provision: Option<Provision>) {
-    let request = VolumeCreate {
-        mount_options: MountOptions::default(),
-        volume: volume(name),
-        size_bytes,
-        fs: FsKind::Ext4,
-        provision,
-        fast_commit: false,
-    };
+    let request = VolumeCreate { provision, ..VolumeCreate::new(volume(name), size_bytes) };
     service.volume_create(request, Terms::default()).await.unwrap();
 }
 
 async fn attach(service: &Service, name: &str) {
     let tenant = name.replace('/', "-").parse().unwrap();
-    let request = TenantCreate { name: tenant, share: Share::DEFAULT, limits: Vec::new(), volumes: vec![volume(name)] };
+    let request = TenantCreate { volumes: vec![volume(name)], ..TenantCreate::new(tenant) };
     service.tenant_create(request, Terms::default()).await.unwrap();
 }
 
@@ -136,22 +129,10 @@ async fn volumes_that_must_not_be_trimmed_are_refused_with_the_reason() {
             None => assert!(refused.is_ok(), "{refused:?}"),
         }
     }
-    let snapshot = VolumeCopy {
-        mount_options: MountOptions::default(),
-        name: "s".parse().unwrap(),
-        read_only: true,
-        read_from: None,
-        domain: None,
-    };
+    let snapshot = VolumeCopy::new("s".parse().unwrap(), true);
     service.volume_copy(volume("p/v"), snapshot, Terms::default()).await.unwrap();
     // Nor does a copy of a volume written in advance get holes.
-    let of_full = VolumeCopy {
-        mount_options: MountOptions::default(),
-        name: "of-full".parse().unwrap(),
-        read_only: true,
-        read_from: None,
-        domain: None,
-    };
+    let of_full = VolumeCopy::new("of-full".parse().unwrap(), true);
     service.volume_copy(volume("p/full"), of_full, Terms::default()).await.unwrap();
     for (name, why) in [("p/s", "read-only"), ("p/full", "refuses discards")] {
         let fault = trim(&service, name).await.unwrap_err();

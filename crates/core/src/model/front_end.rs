@@ -1,0 +1,36 @@
+//! Front ends: other software through which objects are requested.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Software through which a volume, a tenant or a lease was requested, where that is not an operator at a command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum FrontEnd {
+    /// Docker or Podman, through the volume plugin.
+    Docker,
+}
+
+impl FrontEnd {
+    /// Its word in LVM tags and output.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+        }
+    }
+
+    /// The front end that an LVM tag names; `None` when it is not one.
+    #[must_use]
+    pub fn from_tag(tag: &str) -> Option<Self> {
+        (tag == Self::Docker.as_str()).then_some(Self::Docker)
+    }
+}
+
+impl fmt::Display for FrontEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
