@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod archive;
+mod docker;
 mod index;
 mod input;
 mod layers;
@@ -14,6 +15,7 @@ mod peers;
 mod stream;
 
 pub use archive::{archive, layout};
+pub use docker::docker;
 pub use index::index;
 pub use layers::layers;
 pub use peers::peers;

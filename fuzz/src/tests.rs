@@ -5,13 +5,14 @@ use std::path::Path;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 6] = [
+const TARGETS: [(&str, Target); 7] = [
     ("stream", crate::stream),
     ("index", crate::index),
     ("layers", crate::layers),
     ("peers", crate::peers),
     ("archive", crate::archive),
     ("layout", crate::layout),
+    ("docker", crate::docker),
 ];
 
 #[test]

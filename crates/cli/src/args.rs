@@ -6,6 +6,7 @@
 mod daemon;
 mod demo;
 mod device;
+mod docker;
 mod hold;
 mod image;
 mod job;
@@ -24,6 +25,7 @@ use clap_complete::Shell;
 pub(crate) use self::daemon::{BlockdArgs, DaemonArgs, LogFormat};
 pub(crate) use self::demo::DemoArgs;
 pub(crate) use self::device::{CalibrateArgs, DeviceCommand};
+pub(crate) use self::docker::DockerArgs;
 pub(crate) use self::hold::{HoldArgs, HoldCommand, HoldStartArgs};
 pub(crate) use self::image::{ImageCommand, ImageImportArgs};
 pub(crate) use self::job::JobCommand;
@@ -122,6 +124,11 @@ pub(crate) enum Command {
     Job(JobCommand),
     /// Show facts about this host, and the daemon's findings
     Host,
+    /// Run the volume plugin for Docker and Podman
+    ///
+    /// Started by systemd when Docker or Podman uses a volume of the driver `bulkhead`. It has no state: it translates their requests for the
+    /// daemon.
+    DockerPlugin(DockerArgs),
     /// Demonstrate the effect of a noisy neighbour on fsync on this machine, without and with Bulkhead
     Demo(DemoArgs),
     /// Print a shell completion script

@@ -132,12 +132,12 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
     match command {
         VolumeCommand::Create(args) => {
             let request = VolumeCreate {
-                volume: parse::volume_ref(&args.volume)?,
-                size_bytes: parse::size(&args.size)?,
                 fs: args.fs.into(),
                 provision: args.provision.map(Into::into),
+                journal: args.journal.as_deref().map(parse::journal_size).transpose()?,
                 fast_commit: args.fast_commit,
                 mount_options: mount_options(&args.mount)?,
+                ..VolumeCreate::new(parse::volume_ref(&args.volume)?, parse::size(&args.size)?)
             };
             let done = client.volume_create(&request, args.write.dry_run).await?;
             show::done(output, &format!("volume {}", request.volume), "created", &done)
@@ -230,7 +230,7 @@ async fn copy(client: &Client, output: &Output, origin: &str, copy: Copy, dry_ru
     let domain = copy.domain.as_deref().map(parse::domain_name).transpose()?;
     let object = format!("volume {}/{name}", origin.pool);
     let Copy { read_only, read_from, mount_options, .. } = copy;
-    let request = VolumeCopy { name, read_only, read_from, domain, mount_options };
+    let request = VolumeCopy { read_from, domain, mount_options, ..VolumeCopy::new(name, read_only) };
     show::done(output, &object, "created", &client.volume_copy(&origin, &request, dry_run).await?)
 }
 
@@ -238,10 +238,10 @@ async fn tenant(command: TenantCommand, client: &Client, output: &Output) -> Res
     match command {
         TenantCommand::Create { name, share, limits, volumes, write } => {
             let request = TenantCreate {
-                name: parse::tenant_name(&name)?,
                 share: parse::share(&share)?,
                 limits: parse::limits(&limits)?,
                 volumes: all_resolved(client, &volumes).await?,
+                ..TenantCreate::new(parse::tenant_name(&name)?)
             };
             let done = client.tenant_create(&request, write.dry_run).await?;
             show::done(output, &format!("tenant {}", request.name), "created", &done)

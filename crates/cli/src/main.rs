@@ -13,6 +13,7 @@ mod calibrate;
 mod commands;
 mod daemon;
 mod demo;
+mod docker;
 mod docs;
 mod heatmap;
 mod hold;
@@ -61,6 +62,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
     let client = Client::new(&cli.socket).with_wait(Duration::from_secs(cli.wait));
     match cli.command {
         Command::Daemon(args) => daemon::run(args, cli.socket).map(|()| ExitCode::SUCCESS),
+        Command::DockerPlugin(args) => docker::run(&args, client).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => Ok(run::run(&args, &client, output)),
         Command::Enter(args) => Ok(run::enter(args, &client, output)),
         Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),

@@ -218,6 +218,9 @@ pub(crate) struct VolumeCreateArgs {
     /// When blocks are allocated from the pool [default: on-demand in a thin pool, otherwise full]
     #[arg(long, value_enum)]
     pub(crate) provision: Option<Blocks>,
+    /// Size of the journal (ext4 only), or `auto` [default: auto, 1/64 of the volume, 4 MiB to 1 GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) journal: Option<String>,
     /// Enable ext4's fast_commit
     #[arg(long)]
     pub(crate) fast_commit: bool,

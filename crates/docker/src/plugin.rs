@@ -1,0 +1,311 @@
+//! What each request of the protocol does, by requests to the daemon.
+//!
+//! Docker has one name space for volumes, Bulkhead one in each pool: a Docker name means the volume of that name in the default pool, or
+//! else in the only pool that has one. Volumes that operators or other front ends have created can be used like Docker's own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bulkhead_api::client::{Client, Removal};
+use bulkhead_api::wire::{LeaseCreate, TenantCreate, VolumeCopy, VolumeCreate, VolumeView};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{FrontEnd, LeaseUser, VolumeRef};
+use bulkhead_core::name::Name;
+use bulkhead_core::units::{Bytes, Share};
+use serde_json::json;
+
+use crate::options::{self, Options, Source};
+use crate::protocol::{Create, Use, Volume};
+
+/// How long a request may take. Docker gives up after two minutes, and would not learn the outcome.
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// What is used where a volume's options say nothing.
+#[derive(Clone, Debug)]
+pub struct Defaults {
+    /// Where volumes are created, and looked for first. Default: the only pool.
+    pub pool: Option<Name>,
+    /// The size of new volumes.
+    pub size: Bytes,
+}
+
+/// The driver. It has no state of its own.
+#[derive(Clone, Debug)]
+pub struct Plugin {
+    daemon: Client,
+    defaults: Defaults,
+}
+
+/// Each method fails with the daemon's error, with `Unavailable` when no daemon answers, and with `NotFound` for a volume that does not
+/// exist.
+#[expect(clippy::missing_errors_doc, reason = "said once for all of them, at the top of the block")]
+impl Plugin {
+    /// The driver in front of a daemon.
+    #[must_use]
+    pub fn new(daemon: Client, defaults: Defaults) -> Self {
+        Self { daemon, defaults }
+    }
+
+    /// `VolumeDriver.Create`: creates a volume, and a tenant for it where there is none. The same request again finds both.
+    pub async fn create(&self, request: &Create) -> Result<(), Fault> {
+        let name = checked_name(&request.name)?;
+        let options = options::parse(&request.opts)?;
+        let volume = VolumeRef { pool: self.pool_for(&options, &name).await?, name };
+        let new_tenant = self.tenant_for(&options, &volume.name).await?;
+        let created = limited(&volume, self.create_volume(&volume, &options)).await;
+        if let (Err(fault), Some(tenant)) = (&created, new_tenant)
+            && fault.code != Code::Unavailable
+            && let Err(second) = self.daemon.tenant_remove(&tenant, Removal::default()).await
+        {
+            tracing::warn!(%tenant, %second, "the tenant of a volume that could not be created is left");
+        }
+        created
+    }
+
+    /// `VolumeDriver.Remove`: removes a volume, and the tenant that was created for it.
+    pub async fn remove(&self, name: &str) -> Result<(), Fault> {
+        let view = self.find(name).await?;
+        // Docker removes only volumes that no container uses: users that it has forgotten, in a crash, are none.
+        for lease in self.daemon.lease_list().await? {
+            if lease.volume == view.volume && lease.user.is_some_and(|user| user.front_end == FrontEnd::Docker) {
+                limited(&view.volume, self.daemon.lease_remove(lease.id)).await?;
+            }
+        }
+        limited(&view.volume, self.daemon.volume_remove(&view.volume, Removal::default())).await?;
+        if let Some(tenant) = view.default_tenant {
+            self.remove_unused_tenant(&tenant).await;
+        }
+        Ok(())
+    }
+
+    /// `VolumeDriver.Mount`: mounts a volume for its tenant, until each of its users has unmounted it. Idempotent.
+    pub async fn mount(&self, request: &Use) -> Result<PathBuf, Fault> {
+        let view = self.find(&request.name).await?;
+        let volume = view.volume;
+        let tenant = view.tenant.or(view.default_tenant).unwrap_or_else(|| volume.name.clone());
+        self.ensure_tenant(&tenant, None).await?;
+        let lease = LeaseCreate { tenant, volumes: vec![volume.clone()], pid: None, user: Some(user(request)) };
+        let reply = limited(&volume, self.daemon.lease_create(&lease)).await?;
+        let lease = reply.leases.into_iter().next();
+        lease
+            .map(|lease| lease.mounted_at)
+            .ok_or_else(|| Fault::new(Code::Internal, object(&volume), "the daemon did not mount it"))
+    }
+
+    /// `VolumeDriver.Unmount`: one user less. Idempotent, and succeeds for a volume that no longer exists.
+    pub async fn unmount(&self, request: &Use) -> Result<(), Fault> {
+        let user = user(request);
+        for lease in self.daemon.lease_list().await? {
+            if lease.user.as_ref() == Some(&user) && lease.volume.name.as_str() == request.name {
+                limited(&lease.volume, self.daemon.lease_remove(lease.id)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `VolumeDriver.Path`: where a volume is mounted; an empty path when it is not.
+    pub async fn path(&self, name: &str) -> Result<PathBuf, Fault> {
+        Ok(self.find(name).await?.mounted_at.unwrap_or_default())
+    }
+
+    /// `VolumeDriver.Get`: a volume with its status.
+    pub async fn get(&self, name: &str) -> Result<Volume, Fault> {
+        let view = self.find(name).await?;
+        let status = [
+            ("volume", json!(view.volume)),
+            ("tenant", json!(view.tenant.as_ref().or(view.default_tenant.as_ref()))),
+            ("size_bytes", json!(view.size_bytes)),
+            ("fs", json!(view.fs)),
+            ("provision", json!(view.provision)),
+            ("origin", json!(view.origin)),
+            ("device", json!(view.device)),
+            ("accounting", json!(view.accounting)),
+            ("created_by", json!(view.created_by)),
+            ("findings", json!(view.findings.iter().map(ToString::to_string).collect::<Vec<_>>())),
+        ];
+        let status = status.into_iter().filter(|(_, value)| !value.is_null()).collect();
+        Ok(Volume { name: name.to_owned(), mountpoint: view.mounted_at.unwrap_or_default(), status })
+    }
+
+    /// `VolumeDriver.List`: every volume that a container can use, by the name that [`Plugin::get`] finds it by.
+    pub async fn list(&self) -> Result<Vec<Volume>, Fault> {
+        let views = self.usable().await?;
+        let is_found =
+            |view: &&VolumeView| self.choose(&views, &view.volume.name).is_ok_and(|found| found.volume == view.volume);
+        let listed = views.iter().filter(is_found).map(|view| Volume {
+            name: view.volume.name.to_string(),
+            mountpoint: view.mounted_at.clone().unwrap_or_default(),
+            status: Default::default(),
+        });
+        Ok(listed.collect())
+    }
+
+    async fn create_volume(&self, volume: &VolumeRef, options: &Options) -> Result<(), Fault> {
+        let tenant = options.tenant.clone().unwrap_or_else(|| volume.name.clone());
+        let (created_by, default_tenant) = (Some(FrontEnd::Docker), Some(tenant));
+        match &options.source {
+            Source::Empty { size, fs, provision, journal, fast_commit } => {
+                let request = VolumeCreate {
+                    volume: volume.clone(),
+                    size_bytes: size.unwrap_or(self.defaults.size),
+                    fs: *fs,
+                    provision: *provision,
+                    journal: *journal,
+                    fast_commit: *fast_commit,
+                    mount_options: options.mount_options.clone(),
+                    created_by,
+                    default_tenant,
+                };
+                self.daemon.volume_create(&request, false).await.map(drop)
+            }
+            Source::CloneOf { origin, read_from, domain } => {
+                let request = VolumeCopy {
+                    name: volume.name.clone(),
+                    read_only: false,
+                    read_from: *read_from,
+                    domain: domain.clone(),
+                    mount_options: options.mount_options.clone(),
+                    created_by,
+                    default_tenant,
+                };
+                let origin = VolumeRef { pool: volume.pool.clone(), name: origin.clone() };
+                self.daemon.volume_copy(&origin, &request, false).await.map(drop)
+            }
+        }
+    }
+
+    /// The pool of a new volume: the option's, the default, that of the origin, or the only one.
+    async fn pool_for(&self, options: &Options, name: &Name) -> Result<Name, Fault> {
+        if let Some(pool) = &options.pool {
+            return Ok(pool.clone());
+        }
+        if let Source::CloneOf { origin, .. } = &options.source {
+            let volumes = self.daemon.volume_list(None).await?;
+            return Ok(self.choose(&volumes, origin)?.volume.pool.clone());
+        }
+        if let Some(pool) = &self.defaults.pool {
+            return Ok(pool.clone());
+        }
+        let mut pools: Vec<Name> = self.daemon.pool_list().await?.into_iter().map(|pool| pool.name).collect();
+        match pools.len() {
+            1 => Ok(pools.remove(0)),
+            0 => Err(Fault::new(
+                Code::NotFound,
+                format!("volume {name}"),
+                "there is no pool in which it could be created",
+            )
+            .hint("create one with `bulkhead pool create`")),
+            _ => Err(Fault::new(
+                Code::InvalidArgument,
+                format!("volume {name}"),
+                format!("there is no default among the pools {}", listed(&pools)),
+            )
+            .hint("set --opt pool=POOL, or start the plugin with --pool POOL")),
+        }
+    }
+
+    /// Ensures that the tenant of a new volume exists; returns its name if it was created.
+    async fn tenant_for(&self, options: &Options, volume: &Name) -> Result<Option<Name>, Fault> {
+        self.ensure_tenant(options.tenant.as_ref().unwrap_or(volume), options.share).await
+    }
+
+    async fn ensure_tenant(&self, name: &Name, share: Option<Share>) -> Result<Option<Name>, Fault> {
+        match self.daemon.tenant_inspect(name).await {
+            Ok(found) => match share.filter(|share| *share != found.share) {
+                Some(share) => Err(Fault::new(
+                    Code::AlreadyExists,
+                    format!("tenant {name}"),
+                    format!("it has share {}, not {share}", found.share),
+                )
+                .hint(format!("omit --opt share, or change it: `bulkhead tenant set {name} --share {share}`"))),
+                None => Ok(None),
+            },
+            Err(fault) if fault.code == Code::NotFound => {
+                let request = TenantCreate {
+                    name: name.clone(),
+                    share: share.unwrap_or_default(),
+                    limits: Vec::new(),
+                    volumes: Vec::new(),
+                    created_by: Some(FrontEnd::Docker),
+                };
+                self.daemon.tenant_create(&request, false).await?;
+                Ok(Some(name.clone()))
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Removes a tenant that this plugin has created, unless it has volumes or processes. A failure leaves it, and is only logged: the
+    /// volume is gone, which is what was asked for.
+    async fn remove_unused_tenant(&self, name: &Name) {
+        let unused = async {
+            let tenant = match self.daemon.tenant_inspect(name).await {
+                Err(fault) if fault.code == Code::NotFound => return Ok(()),
+                found => found?,
+            };
+            let is_default = |view: &VolumeView| view.default_tenant.as_ref() == Some(name);
+            let is_used = tenant.n_processes > 0
+                || !tenant.volumes.is_empty()
+                || self.daemon.volume_list(None).await?.iter().any(is_default);
+            if tenant.created_by == Some(FrontEnd::Docker) && !is_used {
+                self.daemon.tenant_remove(name, Removal::default()).await?;
+            }
+            Ok::<(), Fault>(())
+        };
+        if let Err(fault) = unused.await {
+            tracing::warn!(tenant = %name, %fault, "the tenant of a removed volume is left");
+        }
+    }
+
+    async fn find(&self, name: &str) -> Result<VolumeView, Fault> {
+        let name = checked_name(name)?;
+        let volumes = self.usable().await?;
+        self.choose(&volumes, &name).cloned()
+    }
+
+    /// All volumes but snapshots, which only clones are made of.
+    async fn usable(&self) -> Result<Vec<VolumeView>, Fault> {
+        Ok(self.daemon.volume_list(None).await?.into_iter().filter(|view| !view.read_only).collect())
+    }
+
+    /// The volume that a name means.
+    fn choose<'a>(&self, volumes: &'a [VolumeView], name: &Name) -> Result<&'a VolumeView, Fault> {
+        let named: Vec<&VolumeView> = volumes.iter().filter(|view| view.volume.name == *name).collect();
+        let in_default = named.iter().find(|view| Some(&view.volume.pool) == self.defaults.pool.as_ref());
+        match (in_default, named.as_slice()) {
+            (Some(view), _) | (None, [view]) => Ok(view),
+            (None, []) => Err(Fault::new(Code::NotFound, format!("volume {name}"), "there is no volume of that name")),
+            (None, several) => {
+                let pools: Vec<Name> = several.iter().map(|view| view.volume.pool.clone()).collect();
+                let cause = format!("there is one in each of the pools {}", listed(&pools));
+                Err(Fault::new(Code::InvalidArgument, format!("volume {name}"), cause)
+                    .hint("start the plugin with --pool POOL to choose"))
+            }
+        }
+    }
+}
+
+/// Gives a request as long as Docker waits for it. The daemon continues one that takes longer, and the same request again finds its result.
+async fn limited<T>(volume: &VolumeRef, request: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    tokio::time::timeout(LIMIT, request).await.unwrap_or_else(|_| {
+        let cause = format!("it is not finished after {} s, and goes on", LIMIT.as_secs());
+        Err(Fault::new(Code::Unavailable, object(volume), cause)
+            .hint("`bulkhead job ls` shows how far it is; then repeat the command"))
+    })
+}
+
+fn user(request: &Use) -> LeaseUser {
+    LeaseUser { front_end: FrontEnd::Docker, id: request.id.clone() }
+}
+
+fn checked_name(name: &str) -> Result<Name, Fault> {
+    name.parse().map_err(|error| Fault::new(Code::InvalidArgument, format!("volume {name:?}"), error))
+}
+
+fn object(volume: &VolumeRef) -> String {
+    format!("volume {volume}")
+}
+
+fn listed(names: &[Name]) -> String {
+    names.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
+}

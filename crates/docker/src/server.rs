@@ -1,0 +1,260 @@
+//! The socket: HTTP requests of container engines, and limits on them.
+//!
+//! Docker sends JSON with media types of its own, or none, so bodies are parsed whatever they are called. An error is an answer with the
+//! text in `Err` and status 500, as Docker's own plugin helpers send it.
+
+use std::fmt::Debug;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use bulkhead_core::error::{Code, Fault};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::advice;
+use crate::plugin::Plugin;
+use crate::protocol::{
+    Activated, Capabilities, CapabilitiesReply, Create, Got, Listed, MEDIA_TYPE, Mounted, Named, Outcome, Use,
+};
+
+/// Largest request body that is read, in bytes: 14 options fit in a fraction of it.
+pub const MAX_BODY_BYTES: usize = 64 << 10;
+
+/// What clients are granted.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How many connections are served at a time; more wait in the socket's queue.
+    pub connections: usize,
+    /// How long a client may take to send a request's head, and then its body. An idle connection is closed after that time too.
+    pub patience: Duration,
+    /// For how long requests are repeated while no daemon answers.
+    pub daemon_restart: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 256, patience: Duration::from_secs(30), daemon_restart: Duration::from_secs(30) }
+    }
+}
+
+/// Between two attempts to reach the daemon.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
+
+/// How long the requests in progress have to end once `stop` has resolved.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// Answers requests on a socket until `stop` resolves.
+///
+/// # Errors
+/// When the socket fails.
+pub async fn serve(
+    listener: UnixListener,
+    plugin: Plugin,
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let router = router(plugin, limits);
+    let room = Arc::new(Semaphore::new(limits.connections));
+    let mut connections = JoinSet::new();
+    tokio::pin!(stop);
+    loop {
+        let permit = tokio::select! {
+            () = &mut stop => break,
+            permit = Arc::clone(&room).acquire_owned() => permit.map_err(io::Error::other)?,
+        };
+        let stream = tokio::select! {
+            () = &mut stop => break,
+            accepted = listener.accept() => accepted?.0,
+        };
+        let router = router.clone();
+        connections.spawn(async move {
+            answer(stream, router, limits).await;
+            drop(permit);
+        });
+        while connections.try_join_next().is_some() {}
+    }
+    // A request that is cut off is continued by the daemon; container engines repeat it.
+    let _ = tokio::time::timeout(LAST_ANSWERS, async { while connections.join_next().await.is_some() {} }).await;
+    Ok(())
+}
+
+async fn answer(stream: UnixStream, router: Router, limits: Limits) {
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.patience)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+/// What a request's handler has.
+#[derive(Clone, Debug)]
+struct Context {
+    plugin: Plugin,
+    limits: Limits,
+}
+
+fn router(plugin: Plugin, limits: Limits) -> Router {
+    let activated = || async { reply(&Activated { implements: ["VolumeDriver"] }) };
+    let capabilities = || async { reply(&CapabilitiesReply { capabilities: Capabilities { scope: "local" } }) };
+    Router::new()
+        .route("/Plugin.Activate", post(activated))
+        .route("/VolumeDriver.Capabilities", post(capabilities))
+        .route("/VolumeDriver.Create", post(create))
+        .route("/VolumeDriver.Remove", post(remove))
+        .route("/VolumeDriver.Mount", post(mount))
+        .route("/VolumeDriver.Unmount", post(unmount))
+        .route("/VolumeDriver.Path", post(path))
+        .route("/VolumeDriver.Get", post(get))
+        .route("/VolumeDriver.List", post(list))
+        .fallback(async |request: Request| unknown(&request, StatusCode::NOT_FOUND))
+        .method_not_allowed_fallback(async |request: Request| unknown(&request, StatusCode::METHOD_NOT_ALLOWED))
+        .with_state(Context { plugin, limits })
+}
+
+async fn create(State(context): State<Context>, body: Body) -> Response {
+    respond("Create", body, context, |plugin, request: Arc<Create>| async move {
+        plugin.create(&request).await.map(|()| Outcome::default())
+    })
+    .await
+}
+
+async fn remove(State(context): State<Context>, body: Body) -> Response {
+    respond("Remove", body, context, |plugin, request: Arc<Named>| async move {
+        plugin.remove(&request.name).await.map(|()| Outcome::default())
+    })
+    .await
+}
+
+async fn mount(State(context): State<Context>, body: Body) -> Response {
+    respond(
+        "Mount",
+        body,
+        context,
+        |plugin, request: Arc<Use>| async move { plugin.mount(&request).await.map(Mounted::at) },
+    )
+    .await
+}
+
+async fn unmount(State(context): State<Context>, body: Body) -> Response {
+    respond("Unmount", body, context, |plugin, request: Arc<Use>| async move {
+        plugin.unmount(&request).await.map(|()| Outcome::default())
+    })
+    .await
+}
+
+async fn path(State(context): State<Context>, body: Body) -> Response {
+    respond("Path", body, context, |plugin, request: Arc<Named>| async move {
+        plugin.path(&request.name).await.map(Mounted::at)
+    })
+    .await
+}
+
+async fn get(State(context): State<Context>, body: Body) -> Response {
+    respond("Get", body, context, |plugin, request: Arc<Named>| async move {
+        plugin.get(&request.name).await.map(|volume| Got { volume, err: String::new() })
+    })
+    .await
+}
+
+async fn list(State(context): State<Context>) -> Response {
+    match persist(context.limits.daemon_restart, || context.plugin.list()).await {
+        Ok(volumes) => reply(&Listed { volumes, err: String::new() }),
+        Err(fault) => failed("List", &fault),
+    }
+}
+
+/// Reads a request, has it carried out, and logs it.
+async fn respond<T, R, F>(
+    operation: &'static str,
+    body: Body,
+    context: Context,
+    carry_out: impl Fn(Plugin, Arc<T>) -> F,
+) -> Response
+where
+    T: DeserializeOwned + Debug,
+    R: Serialize,
+    F: Future<Output = Result<R, Fault>>,
+{
+    let started = Instant::now();
+    let request: Arc<T> = match read(body, context.limits.patience).await {
+        Ok(request) => Arc::new(request),
+        Err(fault) => return failed(operation, &fault),
+    };
+    tracing::debug!(operation, ?request, "request");
+    let attempt = || carry_out(context.plugin.clone(), Arc::clone(&request));
+    match persist(context.limits.daemon_restart, attempt).await {
+        Ok(answer) => {
+            let took_ms = started.elapsed().as_millis();
+            tracing::debug!(operation, took_ms, "answered");
+            reply(&answer)
+        }
+        Err(fault) => failed(operation, &fault),
+    }
+}
+
+/// Repeats a request while the daemon restarts: all requests can be repeated, and Docker takes an error of `Get` for a volume that is
+/// gone.
+async fn persist<R, F>(limit: Duration, attempt: impl Fn() -> F) -> Result<R, Fault>
+where
+    F: Future<Output = Result<R, Fault>>,
+{
+    let started = Instant::now();
+    loop {
+        match attempt().await {
+            Err(fault) if fault.code == Code::Unavailable && started.elapsed() < limit => {
+                tokio::time::sleep(BETWEEN_ATTEMPTS).await;
+            }
+            ended => return ended,
+        }
+    }
+}
+
+async fn read<T: DeserializeOwned>(body: Body, patience: Duration) -> Result<T, Fault> {
+    let invalid = |cause: String| Fault::new(Code::InvalidArgument, "request", cause);
+    let bytes: Bytes = tokio::time::timeout(patience, axum::body::to_bytes(body, MAX_BODY_BYTES))
+        .await
+        .map_err(|_| invalid(format!("its body was not complete after {patience:?}")))?
+        .map_err(|error| invalid(format!("its body cannot be read (at most {MAX_BODY_BYTES} bytes are): {error}")))?;
+    serde_json::from_slice(&bytes).map_err(|error| invalid(format!("its body is not what the protocol says: {error}")))
+}
+
+fn failed(operation: &'static str, fault: &Fault) -> Response {
+    let err = advice::text(fault);
+    // Docker looks for volumes that do not exist yet, or no longer.
+    if operation == "Get" && fault.code == Code::NotFound {
+        tracing::debug!(operation, err, "no such volume");
+    } else {
+        tracing::warn!(operation, err, "request failed");
+    }
+    (StatusCode::INTERNAL_SERVER_ERROR, reply(&Outcome { err })).into_response()
+}
+
+fn unknown(request: &Request, status: StatusCode) -> Response {
+    let err = format!("{} {:?} is not a request of the volume plugin protocol", request.method(), request.uri().path());
+    (status, reply(&Outcome { err })).into_response()
+}
+
+fn reply(answer: &impl Serialize) -> Response {
+    match serde_json::to_vec(answer) {
+        Ok(body) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], body).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "an answer cannot be written");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
