@@ -1,4 +1,4 @@
-//! A real Docker together with Bulkhead: containers that are started in a tenant's slice.
+//! A real Docker together with Bulkhead: containers that are started in a tenant's slice, and its volume plugin.
 
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use super::host::{json, kernel_is_silent, make_file_pool, refused, unmake_file_p
 use super::systemd::{SYSTEMD, install, keeps_writing, no_package, purge};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
+use crate::protocol::ExitStatus;
 
 /// Run by name only: three boots with Docker take minutes.
 pub(super) const SOAK: &[Case] = &[Case {
@@ -20,16 +21,27 @@ pub(super) const SOAK: &[Case] = &[Case {
     run: |ctx| Box::pin(docker_reboot(ctx)),
 }];
 
-pub(super) const CASES: &[Case] = &[Case {
-    name: "docker_in_slice",
-    about: "a stock Docker starts a container in a tenant's slice: the tenant is charged for its volume, journal \
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "docker_in_slice",
+        about: "a stock Docker starts a container in a tenant's slice: the tenant is charged for its volume, journal \
             included; docker pause, exec, restart, update and rm work, and the tenant cannot be removed before its \
             container",
-    kernels: &[Kernel::V6_12],
-    profile: SYSTEMD,
-    limit: Duration::from_secs(500),
-    run: |ctx| Box::pin(docker_in_slice(ctx)),
-}];
+        kernels: &[Kernel::V6_12],
+        profile: SYSTEMD,
+        limit: Duration::from_secs(500),
+        run: |ctx| Box::pin(docker_in_slice(ctx)),
+    },
+    Case {
+        name: "docker_volumes",
+        about: "a stock Docker uses volumes of the driver `bulkhead`: created with options, filled from the image, shared by \
+            containers, charged to their tenant, removed; Docker, plugin and daemon are restarted and killed meanwhile",
+        kernels: &[Kernel::V6_12],
+        profile: SYSTEMD,
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(docker_volumes(ctx)),
+    },
+];
 
 /// The packages of Docker, each with the directory of its programs.
 const PACKAGES: [(&str, &str); 4] =
@@ -43,7 +55,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Appends lines to a file in the volume, syncs each, and publishes the count by rename, so that a reader never sees a
 /// partial count. It pauses after each, because a busy guest is slow to emulate.
-const WRITER: &str = "i=0; while :; do i=$((i + 1)); echo $i >> /data/log; fsync /data/log; echo $i > /data/written.new; \
+const WRITER: &str = "set -e; i=0; while :; do i=$((i + 1)); echo $i >> /data/log; sync /data/log; echo $i > /data/written.new; \
                       mv /data/written.new /data/written; sleep .05; done";
 
 struct Docker {
@@ -72,13 +84,17 @@ async fn programs(ctx: &Ctx) -> std::result::Result<(Vec<String>, String), Outco
 async fn import_box(ctx: &Ctx, docker: &Docker, busybox: &str) -> Result<()> {
     let driver = ctx
         .machine
-        .wait_until("Docker answers", LIMIT, async || Ok(docker.run(ctx, "info -f '{{.CgroupDriver}}'").await.ok()))
+        .wait_until("Docker answers", LIMIT, async || {
+            // While Docker starts, `info` can succeed without what it asks Docker for.
+            let driver = docker.run(ctx, "info -f '{{.CgroupDriver}}'").await;
+            Ok(driver.ok().filter(|driver| !driver.trim().is_empty()))
+        })
         .await?;
     ensure!(driver.trim() == "systemd", "the cgroup driver is {driver}");
     ctx.machine
         .sh(&format!(
             "mkdir -p /tmp/root/bin /tmp/root/usr /tmp/root/etc /tmp/root/tmp; cp {busybox} /tmp/root/bin; \
-             for n in sh cat sleep fsync mv; do ln -s busybox /tmp/root/bin/$n; done; ln -s usr/lib usr/lib64 /tmp/root"
+             for n in sh cat sleep sync mv; do ln -s busybox /tmp/root/bin/$n; done; ln -s usr/lib usr/lib64 /tmp/root"
         ))
         .await?;
     let import = format!("PATH={}:$PATH; tar -C /tmp/root -c . | docker import - box; rm -r /tmp/root", docker.path);
@@ -95,13 +111,7 @@ async fn docker_in_slice(ctx: &mut Ctx) -> Result<Outcome> {
         return Ok(no_package());
     }
     let docker = Docker { path: dirs.join(":") };
-    ctx.machine
-        .sh(&format!(
-            "systemd-run --unit=docker -p Delegate=yes -p KillMode=process -p Environment=PATH={}:/usr/sbin:/usr/bin \
-             {}/dockerd {DOCKERD}",
-            docker.path, dirs[0]
-        ))
-        .await?;
+    start_docker(ctx, &docker, &dirs[0]).await?;
     make_file_pool(ctx).await?;
     json(ctx, &["volume", "create", "file/v", "--size", "64M"]).await?;
     json(ctx, &["tenant", "create", "web-db", "--share", "300", "--volume", "file/v"]).await?;
@@ -147,7 +157,116 @@ async fn docker_in_slice(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["volume", "check", "file/v"]).await?;
     json(ctx, &["volume", "rm", "file/v"]).await?;
     unmake_file_pool(ctx).await?;
-    ctx.machine.sh("systemctl stop docker; systemctl reset-failed").await?;
+    ctx.machine.sh("systemctl stop docker; rm /run/systemd/system/docker.service; systemctl daemon-reload").await?;
+    kernel_is_silent(ctx).await?;
+    purge(ctx).await?;
+    Ok(Outcome::Passed)
+}
+
+/// A Docker service as its package has it.
+const SERVICE: &str = "[Service]
+Type=notify
+Environment=PATH=FOLDERS:/usr/sbin:/usr/bin
+ExecStart=DOCKERD
+Delegate=yes
+KillMode=process
+";
+
+/// Starts Docker as a unit `docker`, which is gone after a reboot.
+async fn start_docker(ctx: &Ctx, docker: &Docker, dockerd_dir: &str) -> Result<()> {
+    let dockerd = format!("{dockerd_dir}/dockerd {DOCKERD}");
+    let unit = SERVICE.replace("FOLDERS", &docker.path).replace("DOCKERD", &dockerd);
+    ctx.machine.write_file("/run/systemd/system/docker.service", unit.as_bytes()).await?;
+    ctx.machine.sh_within("systemctl daemon-reload; systemctl start docker", LIMIT).await.map(drop)
+}
+
+async fn docker_volumes(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let (dirs, busybox) = match programs(ctx).await {
+        Ok(found) => found,
+        Err(skipped) => return Ok(skipped),
+    };
+    if install(ctx).await?.is_none() {
+        return Ok(no_package());
+    }
+    let docker = Docker { path: dirs.join(":") };
+    ctx.machine
+        .sh("systemctl is-active bulkhead-docker.socket")
+        .await
+        .context("the package starts the plugin's socket")?;
+    start_docker(ctx, &docker, &dirs[0]).await?;
+    make_file_pool(ctx).await?;
+    import_box(ctx, &docker, &busybox).await?;
+
+    // Options, and errors in Docker's words.
+    for (words, expected) in [
+        ("--opt sise=1G x", r#"did you mean "size"?"#),
+        ("--opt size=lots x", r#"option "size""#),
+        ("--opt pool=none x", "there is no pool of that name"),
+    ] {
+        let create = format!("PATH={}:$PATH; docker volume create -d bulkhead {words} 2>&1", docker.path);
+        let output = ctx.machine.run(&["sh", "-c", &create]).await?;
+        ensure!(output.status != ExitStatus::Code(0) && output.stdout.contains(expected), "{words}: {output:?}");
+    }
+    docker.run(ctx, "volume create -d bulkhead --opt size=64M --opt share=300 db").await?;
+    docker.run(ctx, "volume create -d bulkhead --opt size=64M filled").await?;
+    let volume = json(ctx, &["volume", "inspect", "file/db"]).await?;
+    ensure!(volume["created_by"] == "docker" && volume["tenant"].is_null(), "{volume}");
+
+    // A container fills a volume that is empty from its image, and several share one.
+    docker
+        .run(ctx, "run --rm --network none --volume-driver bulkhead -v filled:/bin box sh -c 'sync /bin/busybox'")
+        .await?;
+    let start = format!(
+        "run -d --name db --restart always --network none --volume-driver bulkhead -v db:/data box /bin/sh -c '{WRITER}'"
+    );
+    docker.run(ctx, &start).await?;
+    let mounted_at = |view: &serde_json::Value| view["mounted_at"].as_str().map(str::to_owned);
+    let at = mounted_at(&json(ctx, &["volume", "inspect", "file/db"]).await?).context("db is not mounted")?;
+    let written = format!("{at}/written");
+    keeps_writing(ctx, &written, LIMIT, "the container writes").await?;
+    docker.run(ctx, "run --rm --network none -v db:/data box cat /data/written").await?;
+    keeps_writing(ctx, &written, LIMIT, "it writes after the volume's other user has ended").await?;
+
+    // Its block server does all of its I/O, in the tenant's slice, wherever the container runs.
+    let charged = |view: &serde_json::Value| view["server_io"]["written_bytes"].as_u64();
+    let before = json(ctx, &["tenant", "inspect", "db"]).await?;
+    keeps_writing(ctx, &written, LIMIT, "the container keeps writing").await?;
+    let after = json(ctx, &["tenant", "inspect", "db"]).await?;
+    ensure!(after["share"] == 300 && charged(&after) > charged(&before), "{before} {after}");
+    docker.run(ctx, "pause db").await?;
+    docker.run(ctx, "unpause db").await?;
+    keeps_writing(ctx, &written, LIMIT, "it resumes").await?;
+
+    // Restarts in any order: of the daemon and the plugin, which are killed, and of Docker.
+    for restart in [
+        "systemctl kill -s KILL bulkhead-docker",
+        "systemctl kill -s KILL bulkhead",
+        "systemctl restart bulkhead-docker",
+    ] {
+        ctx.machine.sh(restart).await?;
+        docker.run(ctx, "volume inspect db").await.with_context(|| format!("after {restart}"))?;
+        keeps_writing(ctx, &written, LIMIT, restart).await?;
+    }
+    ctx.machine.sh_within("systemctl restart docker", LIMIT).await?;
+    keeps_writing(ctx, &written, LIMIT, "it writes after Docker was restarted").await?;
+
+    // Volumes of operators are Docker's too, and its own are the operator's.
+    json(ctx, &["volume", "create", "file/native", "--size", "64M"]).await?;
+    let listed = docker.run(ctx, "volume ls -q").await?;
+    ensure!(["db", "filled", "native"].iter().all(|name| listed.lines().any(|line| line == *name)), "{listed}");
+    let status = docker.run(ctx, "volume inspect -f '{{json .Status}}' db").await?;
+    ensure!(status.contains("\"tenant\":\"db\""), "{status}");
+    refused(ctx, 5, &["mounted for tenant db"], &["volume", "rm", "file/db"]).await?;
+
+    docker.run(ctx, "rm -f db").await?;
+    let view = json(ctx, &["volume", "inspect", "file/db"]).await?;
+    ensure!(view["mounted_at"].is_null(), "it is still mounted: {view}");
+    docker.run(ctx, "volume rm db filled native").await?;
+    ensure!(json(ctx, &["tenant", "ls"]).await? == serde_json::json!([]), "tenants are left");
+    docker.run(ctx, "rmi box").await?;
+    unmake_file_pool(ctx).await?;
+    ctx.machine.sh("systemctl stop docker; rm /run/systemd/system/docker.service; systemctl daemon-reload").await?;
     kernel_is_silent(ctx).await?;
     purge(ctx).await?;
     Ok(Outcome::Passed)
