@@ -1,7 +1,7 @@
 //! `bulkhead`: the command line. It parses arguments, sends requests to the daemon, and prints the answers.
 //!
-//! Owns: arguments (`args.rs`), output (`output.rs`, `show.rs`), and the two commands that do their work in this process: the
-//! daemon and `run`. Does not: decide what an operation does. Standard output is data; everything else goes to standard error.
+//! Owns: arguments (`args.rs`), output (`output.rs`, `show.rs`), and the commands that do their work in this process, such as the
+//! daemon, `run`, `top`, `blame`, `demo` and the hidden ones that the daemon starts; `commands.rs` has those that only send a request. Does not: decide what an operation does. Standard output is data; everything else goes to standard error.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
 //! The closed list of error codes, and the error type that every front end shows.
 //!
-//! Front ends only translate it: HTTP status and exit code (later gRPC status and Docker's `Err`) are derived here.
+//! Front ends only translate it: HTTP status and exit code are derived here.
 
 use std::error::Error;
 use std::fmt;

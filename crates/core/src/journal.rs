@@ -1,4 +1,4 @@
-//! The size of an ext4 journal.
+//! The size of an ext4 journal, and how a journal is charged ([`Accounting`]).
 //!
 //! `mkfs` determines the size of a journal; growing the file system does not change it. A journal can be replaced while
 //! the volume is not mounted.

@@ -1,7 +1,7 @@
 //! The decisions of Bulkhead, as pure functions of values.
 //!
 //! Owns: units and validated names, the recorded objects ([`model`]), the [`action`] vocabulary and the plans of
-//! volumes, pools and tenants, errors and findings, the attribution of journal I/O ([`observe`]), the enforcement of
+//! volumes and tenants (those of pools are in engine's `pools.rs`), errors and findings, the attribution of journal I/O ([`observe`]), the enforcement of
 //! shares ([`control`]), and the messages between the daemon and its helper processes. Does not: read a clock, touch a
 //! file, start a thread, or call the kernel. `sys` does that.
 //!

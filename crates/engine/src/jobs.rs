@@ -1,6 +1,6 @@
 //! Jobs, running and recently ended: what each one does, which jobs it waits for, and whether it has to stop.
 //!
-//! Owns: their numbers, deadlines and cancellation. A job is cancelled between two steps, where everything it has done can be
+//! Owns: their numbers, the list, and results for those who ask later; `jobs/job.rs` has time limits and cancellation. A job is cancelled between two steps, where everything it has done can be
 //! undone, as if the next step had failed; while it waits for other jobs, or for a tenant's data, it is cancelled at once.
 //! Does not: keep jobs across a restart. Reconciliation completes or undoes interrupted ones.
 

@@ -4,7 +4,8 @@
 //! on down the chain. The only metadata is an extended attribute of each file that names its backing layer (docs/formats/layers.md) and
 //! the file's own inode: a copy is refused, because few programs preserve holes exactly.
 //!
-//! Owns: the attribute, and the step in which an image becomes a layer. Does not: know volumes, or serve.
+//! Owns: the step in which an image becomes a layer; `layer/attributes.rs` has the attributes: the backing layer, and the seal by which a
+//! modified layer is recognised. Does not: know volumes, or serve.
 
 use std::fs::{self, File, Permissions};
 use std::os::fd::AsRawFd;

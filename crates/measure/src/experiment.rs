@@ -1,8 +1,9 @@
-//! The experiments of docs/evidence: what is run in which order, and how figures come from it.
+//! The frame of all experiments, and the two of `bulkhead demo`: what is run in which order, and how figures come from it. Crate `evidence`
+//! has the others.
 //!
 //! Owns: cells, rounds, windows, and the JSON that is written after each round. Rounds are interleaved: round 1 of all cells,
 //! then round 2, so that a machine that gets slower over time does not favour a cell.
-//! Does not: judge the figures (`judge`), or show them (`report`).
+//! Does not: judge the figures (`judge` in crate `evidence`), or show them (`report`).
 
 pub mod dbms_consolidation;
 pub mod fsync_probe;

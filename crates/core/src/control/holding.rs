@@ -3,7 +3,8 @@
 //!
 //! Owns: the state between readings, and which policy decides what: [`super::strictness`] the tunables of BFQ,
 //! [`super::splitting`] the split of a weight between a container and its journal thread, [`super::sharing`] whether
-//! tenants may be capped, [`super::latencies`] the latency that is compared with a promise, [`super::own_caps`] whose a
+//! tenants may be capped, [`super::usage`] what a share is counted in, [`super::correcting`] weights (or
+//! [`super::published`], the paper's equation), [`super::capping`] and [`super::promise`] caps, [`super::latencies`] the latency that is compared with a promise, [`super::own_caps`] whose a
 //! cap is. Does not: read the host, carry out an action, or read a clock.
 
 use std::collections::BTreeMap;

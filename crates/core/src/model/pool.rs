@@ -1,4 +1,4 @@
-//! Pools.
+//! Pools: where volumes live, and what serves images.
 
 use std::path::PathBuf;
 

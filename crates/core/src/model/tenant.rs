@@ -1,4 +1,4 @@
-//! Tenants.
+//! Tenants and their hard limits, as recorded.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Routes and the operations behind them: the conversion of requests and answers.
+//! The conversion between HTTP and the service's types: path, query and body of a request, status and body of an answer.
 
 use axum::Router;
 use axum::body::Bytes;

@@ -1,4 +1,4 @@
-//! The table of routes and the service's operations.
+//! Which operation of the service answers which route.
 
 use std::time::Duration;
 

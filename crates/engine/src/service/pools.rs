@@ -1,4 +1,4 @@
-//! Pools.
+//! Operations on pools: what each claims.
 
 use bulkhead_api::terms::Terms;
 use bulkhead_api::wire::{Done, PoolCreate, PoolMove, PoolView};

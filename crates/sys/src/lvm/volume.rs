@@ -1,4 +1,4 @@
-//! Volume groups and logical volumes, as LVM reports them.
+//! [`Vg`] and [`Lv`]: what `vgs` and `lvs` report.
 
 use std::path::PathBuf;
 
