@@ -34,7 +34,7 @@ use uuid::Uuid;
 
 use crate::index::Index;
 use crate::startup::{self, StartError, Startup};
-use lookup::look_up;
+use lookup::find_block;
 use slots::Slots;
 
 /// Threads. There are more than [`READING`], so that some are left when all reads from peers hang.
@@ -381,7 +381,7 @@ impl Reader {
             // Too many hanging threads: a miss.
             let slots = self.reading.take().and_then(|any| Some((any, peer.reading.take()?)));
             slots.map_or(Found::NOTHING, |_slots| {
-                let (hits, of_files) = look_up(&client.index, &peer.root, read.block, bytes);
+                let (hits, of_files) = find_block(&client.index, &peer.root, read.block, bytes);
                 Found { hits, of_files, volume: peer.volume }
             })
         });

@@ -8,11 +8,11 @@ pub mod figure;
 pub mod grid;
 pub mod headline;
 pub mod html;
+pub mod labels;
 pub mod paper;
 pub mod svg;
 pub mod table;
 pub mod text;
-pub mod words;
 
 use about::About;
 

@@ -15,7 +15,7 @@ use crate::index::{Index, Place};
 /// masks with a bit for each block: those that were found, and those that belong to a file by the index. An error counts as a miss.
 ///
 /// The hash excludes blocks that the peer has changed since. Time stamps cannot do that: after a crash they may be older than the data.
-pub(super) fn look_up(index: &Index, root: &OwnedFd, first: u64, bytes: &mut [u8]) -> (u32, u32) {
+pub(super) fn find_block(index: &Index, root: &OwnedFd, first: u64, bytes: &mut [u8]) -> (u32, u32) {
     let count = bytes.len() as u64 / BLOCK_BYTES;
     let Ok(places) = index.places(&(first..first + count)) else { return (0, 0) };
     let (mut hits, mut of_files) = (0, 0);

@@ -1,8 +1,8 @@
 //! Criteria for isolation: fsync-probe, dbms-consolidation, journal-fsync and share-correction.
 
 use bulkhead_measure::isolation::fair_part_pct;
+use bulkhead_measure::report::labels::{self, Config};
 use bulkhead_measure::report::text::{factor, number, percent, percent_exact};
-use bulkhead_measure::report::words::{self, Config};
 use bulkhead_measure::result::{Cell, Experiment, Spread};
 
 use super::{Case, by_disk, on_flash, percents, quotient};
@@ -10,12 +10,12 @@ use crate::experiment::share_correction::{COMES_AND_GOES, READS, SIXTEEN};
 use crate::figure as f;
 
 pub(crate) fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
-    let ours = words::ours(experiments.iter().copied());
+    let ours = labels::ours(experiments.iter().copied());
     if let Some(config) = ours {
         case.figures.push(config.id());
     }
     // With weights alone, and with a limit for A's fsyncs, which throttles the neighbour.
-    let free = ours.map(words::unheld);
+    let free = ours.map(labels::unheld);
     let promised = ours.filter(|config| Some(*config) != free);
     for (disk, experiment) in by_disk(case.disks, experiments) {
         if experiment.is_none() {
@@ -67,7 +67,7 @@ fn first_come_pct(experiment: &Experiment, cell: &Cell) -> Option<Spread> {
 }
 
 pub(crate) fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
-    let Some(ours) = words::ours(experiments.iter().copied()) else {
+    let Some(ours) = labels::ours(experiments.iter().copied()) else {
         case.missing.push("Bulkhead's own configuration was not measured".into());
         return;
     };
@@ -81,8 +81,8 @@ pub(crate) fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
             let config = config?;
             experiment.cell(config.layout, config.controller, neighbour)
         };
-        let shared = words::closest_config(experiment, "shared", ours);
-        let unheld = words::unheld(ours);
+        let shared = labels::closest_config(experiment, "shared", ours);
+        let unheld = labels::unheld(ours);
         let alone = cell(Some(unheld), "none");
         let part = |of: Option<&Cell>, whole: Option<&Cell>, name: &str| quotient(of?, whole?, name);
         let of_shared = part(alone, cell(shared, "none"), f::INSERTS_PER_S).map(percents);
@@ -93,7 +93,7 @@ pub(crate) fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
             let of_alone = part(held, alone, f::INSERTS_PER_S).map(percents);
             let fsync = part(held, alone, f::FSYNC_MEAN_MS);
             let gain = part(held, cell(shared, neighbour), f::INSERTS_PER_S);
-            let steps = [words::closest_config(experiment, "own", ours), Some(unheld), Some(ours)];
+            let steps = [labels::closest_config(experiment, "own", ours), Some(unheld), Some(ours)];
             let gains = steps.map(|step| part(cell(step, neighbour), cell(shared, neighbour), f::INSERTS_PER_S));
             // A step without a measurement could be worse.
             let worst = gains.into_iter().collect::<Option<Vec<_>>>();
@@ -116,7 +116,7 @@ pub(crate) fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
 }
 
 pub(crate) fn journal_fsync(case: &mut Case<'_>, experiments: &[&Experiment]) {
-    let ours = words::ours(experiments.iter().copied());
+    let ours = labels::ours(experiments.iter().copied());
     for (disk, experiment) in by_disk(case.disks, experiments) {
         let Some(experiment) = experiment else {
             case.absent.push(disk);

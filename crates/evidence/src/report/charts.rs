@@ -1,10 +1,10 @@
 //! Charts of the experiments that only the evidence has.
 
+use bulkhead_measure::report::labels::{self, Config};
 use bulkhead_measure::report::svg::bars::{Band, Content, Panel, Row};
 use bulkhead_measure::report::svg::canvas::{Hue, Key};
 use bulkhead_measure::report::svg::{Chart, bar, has, hues, panels, times};
 use bulkhead_measure::report::text::{number, percent, percent_exact, rate, spoken_ms};
-use bulkhead_measure::report::words::{self, Config};
 use bulkhead_measure::result::{Cell, Experiment, Spread};
 
 use super::{grid, paper};
@@ -15,7 +15,7 @@ use crate::figure as f;
 pub(crate) fn pair(experiment: &Experiment) -> Option<Chart> {
     let cells: Vec<&Cell> =
         experiment.cells.iter().filter(|cell| has(cell, &[f::FSYNC_A_MEAN_MS, f::FSYNC_B_MEAN_MS])).collect();
-    let ours = words::ours([experiment]);
+    let ours = labels::ours([experiment]);
     let rows = |idx: usize| {
         let name = [f::FSYNC_A_MEAN_MS, f::FSYNC_B_MEAN_MS][idx];
         let row = |config: Config<'_>| {
@@ -28,7 +28,7 @@ pub(crate) fn pair(experiment: &Experiment) -> Option<Chart> {
                 paper,
             }
         };
-        words::configs(cells.iter().copied()).into_iter().map(row).collect::<Vec<_>>()
+        labels::configs(cells.iter().copied()).into_iter().map(row).collect::<Vec<_>>()
     };
     let panel = |idx: usize, heading: &str| Panel { heading: heading.into(), rows: rows(idx), target: None };
     (!cells.is_empty()).then(|| Chart {
@@ -49,7 +49,7 @@ pub(crate) fn pair(experiment: &Experiment) -> Option<Chart> {
 
 pub(crate) fn volumes(experiment: &Experiment) -> Option<Chart> {
     grid::raw_cell(experiment)?;
-    let ours = words::ours([experiment]);
+    let ours = labels::ours([experiment]);
     let cells = || {
         experiment.cells.iter().filter(|cell| has(cell, &[f::RANDOM_IOPS]) || has(cell, &[f::SEQUENTIAL_BYTES_PER_S]))
     };
@@ -65,7 +65,7 @@ pub(crate) fn volumes(experiment: &Experiment) -> Option<Chart> {
                 paper: None,
             }
         };
-        let rows = words::configs(cells()).into_iter().map(row).collect();
+        let rows = labels::configs(cells()).into_iter().map(row).collect();
         Panel { heading: heading.into(), rows, target: None }
     };
     let iops = |value: f64| format!("{}/s", number(value));
@@ -104,9 +104,9 @@ pub(crate) fn costs(experiment: &Experiment) -> Option<Chart> {
                 paper: cost.paper.map(|paper| paper.mean_kib),
             })
         };
-        Panel { heading: words::neighbour_heading(features), rows: cells.filter_map(row).collect(), target: None }
+        Panel { heading: labels::neighbour_heading(features), rows: cells.filter_map(row).collect(), target: None }
     };
-    let features = words::neighbours(experiment.cells.iter().filter(|cell| grid::call_cost(cell).is_some()));
+    let features = labels::neighbours(experiment.cells.iter().filter(|cell| grid::call_cost(cell).is_some()));
     (!features.is_empty()).then(|| Chart {
         title: "What a system call costs in journal bytes".into(),
         subtitle: "1000 calls and the commit after them (append+fsync: a commit each); logarithmic.".into(),
@@ -135,7 +135,7 @@ pub(crate) fn charges(experiment: &Experiment) -> Option<Chart> {
             paper: None,
         })
     });
-    let panel = Panel { heading: words::neighbour_heading(CONTAINERS), rows: rows.collect(), target: None };
+    let panel = Panel { heading: labels::neighbour_heading(CONTAINERS), rows: rows.collect(), target: None };
     Some(Chart {
         title: "Who is charged for the journal that all share".into(),
         subtitle: "Fair is the Shapley value: the mean additional cost over all orders in which they could have come."
@@ -277,7 +277,7 @@ pub(crate) fn disk_models(experiment: &Experiment) -> Option<Chart> {
             let content = Content::Bar(Hue::Blue, Spread { min: min / unit, median: median / unit, max: max / unit });
             let figure = published::figure_of(experiment, cell);
             let paper = figure.map(|(drive, figure)| f64::midpoint(figure.low, figure.high) / drive.slowdown / unit);
-            Some(Row { label: words::neighbour_heading(&cell.neighbour), ours: false, content, paper })
+            Some(Row { label: labels::neighbour_heading(&cell.neighbour), ours: false, content, paper })
         };
         let heading = Config { layout: operation, controller: "" }.label();
         Panel { heading, rows: cells.filter_map(row).collect(), target: None }

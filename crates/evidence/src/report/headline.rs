@@ -2,8 +2,8 @@
 
 use bulkhead_core::observe::cost::{Call, CallCost};
 use bulkhead_measure::report::headline::Headline;
+use bulkhead_measure::report::labels::{self, Config};
 use bulkhead_measure::report::text::{self, factor, number, percent, percent_exact, rate, short, spoken_ms};
-use bulkhead_measure::report::words::{self, Config};
 use bulkhead_measure::result::{Experiment, spread};
 
 use super::grid;
@@ -25,10 +25,10 @@ pub(crate) fn pair(experiment: &Experiment) -> Headline {
         let ratio = cell.ratio(f::FSYNC_B_MEAN_MS, f::FSYNC_A_MEAN_MS)?.median;
         Some(format!("{} in A and {} in B, 1 to {}", spoken_ms(a), spoken_ms(b), number(ratio)))
     };
-    let ours = words::ours([experiment]);
+    let ours = labels::ours([experiment]);
     let own = ours
-        .and_then(|ours| words::closest_config(experiment, "own", ours))
-        .or_else(|| words::configs(&experiment.cells).into_iter().find(|config| config.layout == "own"));
+        .and_then(|ours| labels::closest_config(experiment, "own", ours))
+        .or_else(|| labels::configs(&experiment.cells).into_iter().find(|config| config.layout == "own"));
     Headline {
         before: match describe(own) {
             Some(text) => format!(
@@ -44,7 +44,7 @@ pub(crate) fn pair(experiment: &Experiment) -> Headline {
 }
 
 pub(crate) fn held(experiment: &Experiment) -> Headline {
-    let ours = words::ours([experiment]);
+    let ours = labels::ours([experiment]);
     let describe = |config: Option<Config<'_>>| {
         let config = config?;
         let cell = experiment.cell(config.layout, config.controller, share_correction::READS)?;
@@ -57,8 +57,8 @@ pub(crate) fn held(experiment: &Experiment) -> Headline {
         ))
     };
     let not_measured = || "(not measured)".to_owned();
-    let shared = ours.and_then(|ours| words::closest_config(experiment, "shared", ours));
-    let published = ours.and_then(|ours| words::closest_config(experiment, "shared+published", ours));
+    let shared = ours.and_then(|ours| labels::closest_config(experiment, "shared", ours));
+    let published = ours.and_then(|ours| labels::closest_config(experiment, "shared+published", ours));
     Headline {
         before: format!(
             "A tenant that makes directories beside its reads is promised 50 %. With weights alone it has {}.",

@@ -1,7 +1,7 @@
 //! docs/evidence/NAME.md: a summary of the result, with links to the pictures and the raw figures.
 
 use bulkhead_measure::report::grid::{self, Grid};
-use bulkhead_measure::report::words::{self, Config};
+use bulkhead_measure::report::labels::{self, Config};
 use bulkhead_measure::report::{headline, svg, text};
 use bulkhead_measure::result::{Experiment, Spread};
 
@@ -41,7 +41,7 @@ pub fn render(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Stri
         if !experiment.about.is_empty() {
             out += &format!("\n{}\n", safe(&experiment.about));
         }
-        out += &format!("\n{}\n", safe(&words::source(experiment)));
+        out += &format!("\n{}\n", safe(&labels::source(experiment)));
         if !experiment.notes.is_empty() {
             out.push('\n');
             out.extend(experiment.notes.iter().map(|note| format!("- {}\n", safe(note))));
@@ -151,7 +151,7 @@ fn compared(experiment: &Experiment) -> Option<String> {
         drive.slowdown
     );
     out += "|---|---:|---:|---:|---:|---:|---:|---:|---|---|\n";
-    for config in words::configs(&experiment.cells) {
+    for config in labels::configs(&experiment.cells) {
         for cell in experiment.cells.iter().filter(|cell| Config::from_cell(cell) == config) {
             let is_rate = published::name_of(&cell.layout) == f::BYTES_PER_S;
             let (unit, word) = if is_rate { (1e6, " MB/s") } else { (1.0, "/s") };

@@ -1,9 +1,9 @@
 //! Shares of a disk over time, and their distribution, as in Tobimatsu et al.: a line for each method of enforcement.
 
+use bulkhead_measure::report::labels::{self, Config};
 use bulkhead_measure::report::svg::canvas::{Anchor, Card, Hue, Key, MARGIN, SMALL, TICK, VALUE, text_width};
 use bulkhead_measure::report::svg::scale::Scale;
 use bulkhead_measure::report::text::{number, percent_exact};
-use bulkhead_measure::report::words::{self, Config};
 use bulkhead_measure::result::{Cell, Experiment};
 
 use crate::experiment::share_correction::{READS, WINDOW, windows};
@@ -25,7 +25,7 @@ pub(crate) fn pictures(experiment: &Experiment, width: f64) -> Vec<(String, Stri
 /// The methods of enforcement on a shared file system with a controller.
 fn cells<'a>(experiment: &'a Experiment, controller: &str) -> Vec<&'a Cell> {
     let of = |config: Config<'a>| experiment.cell(config.layout, config.controller, READS);
-    let all = words::configs(&experiment.cells).into_iter().filter(|config| config.controller == controller);
+    let all = labels::configs(&experiment.cells).into_iter().filter(|config| config.controller == controller);
     let mut cells: Vec<&Cell> = all.filter_map(of).collect();
     cells
         .retain(|cell| cell.layout.starts_with("shared") && cell.rounds.iter().any(|round| !windows(round).is_empty()));
@@ -34,7 +34,7 @@ fn cells<'a>(experiment: &'a Experiment, controller: &str) -> Vec<&'a Cell> {
 
 /// The controllers with pictures.
 fn controllers(experiment: &Experiment) -> Vec<&str> {
-    let mut all: Vec<&str> = words::configs(&experiment.cells).into_iter().map(|config| config.controller).collect();
+    let mut all: Vec<&str> = labels::configs(&experiment.cells).into_iter().map(|config| config.controller).collect();
     all.sort_unstable();
     all.dedup();
     all.retain(|controller| !cells(experiment, controller).is_empty());
@@ -80,7 +80,7 @@ fn axes(card: &mut Card, area: &Area, x: &Scale, y: &Scale, labels: (&str, &str)
 
 fn finish(mut card: Card, area: &Area, experiment: &Experiment, remark: &str) -> String {
     card.y = area.bottom + 42.0;
-    card.finish(&format!("{} {remark}", words::source(experiment)))
+    card.finish(&format!("{} {remark}", labels::source(experiment)))
 }
 
 /// A's share over the last 5 s, second by second.

@@ -14,7 +14,7 @@ use crate::cleanup::with_removal;
 use crate::experiment::fsync_probe::{NEIGHBOURS, beside};
 use crate::isolation::{fair_part_pct, limits};
 use crate::report::figure as f;
-use crate::report::words;
+use crate::report::labels;
 use crate::result::Cell;
 
 /// Enables a calibration and measures on scratch volumes; takes three minutes. The set-up is removed, and the previous settings are restored.
@@ -50,7 +50,7 @@ fn measure(
     let mut all = Vec::new();
     for (index, (neighbour, kind)) in NEIGHBOURS.into_iter().enumerate() {
         starter.cancel.check()?;
-        on_step(Event::Step(index + 1, NEIGHBOURS.len() + 1, &format!("beside {}", words::neighbour(neighbour))));
+        on_step(Event::Step(index + 1, NEIGHBOURS.len() + 1, &format!("beside {}", labels::neighbour(neighbour))));
         // Enabled again each time, so that debts and vrate of the previous neighbour do not affect this one.
         queue::set(&scratch.roots, scratch.dev, &settings).context("cannot enable the calibration")?;
         let round = beside(&starter, &scratch.pair, &scratch.places, scratch.volume, kind, false)?;
@@ -63,7 +63,7 @@ fn measure(
         let middle = |above, below| cell.ratio(above, below).map(|spread| spread.median);
         let limits = limits(neighbour).context("nothing is asked beside this neighbour")?;
         all.push(Verified {
-            neighbour: words::neighbour(neighbour).to_owned(),
+            neighbour: labels::neighbour(neighbour).to_owned(),
             mean_ratio: middle(f::FSYNC_LOADED_MEAN_MS, f::FSYNC_IDLE_MEAN_MS).context("the small load did nothing")?,
             mean_ratio_limit: limits.mean_on(has_arm),
             p99_ratio: middle(f::FSYNC_LOADED_P99_MS, f::FSYNC_IDLE_P99_MS).context("the small load did nothing")?,

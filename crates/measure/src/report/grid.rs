@@ -1,7 +1,7 @@
 //! One experiment as rows and columns, before it becomes text, HTML or Markdown. Columns without figures are omitted.
 
+use super::labels::{self, Config};
 use super::text::{digits, ends, factor, number, percent, percent_exact};
-use super::words::{self, Config};
 use super::{Guide, figure as f, paper, text};
 use crate::isolation::kept_pct;
 use crate::result::{Cell, Experiment, Spread};
@@ -79,7 +79,7 @@ pub fn part_of(cell: &Cell, other: Option<&Cell>, name: &str, times: f64) -> Opt
 
 /// The cell of the shared journal that a cell is compared with.
 fn shared_cell<'a>(experiment: &'a Experiment, cell: &Cell) -> Option<&'a Cell> {
-    let config = words::closest_config(experiment, "shared", Config::from_cell(cell))?;
+    let config = labels::closest_config(experiment, "shared", Config::from_cell(cell))?;
     experiment.cell(config.layout, config.controller, &cell.neighbour)
 }
 
@@ -128,10 +128,10 @@ pub fn build(guide: &Guide, experiment: &Experiment) -> Grid {
         .flatten()
         .filter(|column| experiment.cells.iter().any(|cell| (column.value)(experiment, cell).is_some()))
         .collect();
-    let ours = words::ours([experiment]);
-    let groups = words::neighbours(&experiment.cells).into_iter().map(|neighbour| {
+    let ours = labels::ours([experiment]);
+    let groups = labels::neighbours(&experiment.cells).into_iter().map(|neighbour| {
         let cells = || experiment.cells.iter().filter(|cell| cell.neighbour == neighbour);
-        let lines = words::configs(cells()).into_iter().flat_map(|config| {
+        let lines = labels::configs(cells()).into_iter().flat_map(|config| {
             cells().filter(move |cell| Config::from_cell(cell) == config).map(move |cell| (config, cell))
         });
         let lines = lines.map(|(config, cell)| Line {
@@ -140,7 +140,7 @@ pub fn build(guide: &Guide, experiment: &Experiment) -> Grid {
             ours: ours == Some(config),
             values: used.iter().map(|column| (column.value)(experiment, cell)).collect(),
         });
-        (words::neighbour_heading(neighbour), lines.collect())
+        (labels::neighbour_heading(neighbour), lines.collect())
     });
     Grid { groups: groups.collect(), heads: used.iter().map(|column| column.head).collect() }
 }

@@ -1,8 +1,8 @@
 //! The two sentences at the top of each report. They are derived from figures: no effect, a failure and a missing measurement are stated as
 //! plainly as a success.
 
+use super::labels::{self, Config};
 use super::text::{factor, number, percent, percent_exact, short, spoken_ms};
-use super::words::{self, Config};
 use super::{Guide, figure as f};
 use crate::isolation::kept_pct;
 use crate::result::{Cell, Experiment, Spread};
@@ -62,20 +62,20 @@ fn probed<'a>(experiment: &'a Experiment, config: Config<'_>, neighbour: &str) -
 
 /// The worst neighbour for a configuration.
 fn worst<'a>(experiment: &'a Experiment, config: Config<'_>) -> Option<Probe<'a>> {
-    words::neighbours(&experiment.cells)
+    labels::neighbours(&experiment.cells)
         .into_iter()
         .filter_map(|neighbour| probed(experiment, config, neighbour))
         .max_by(|a, b| a.ratio.median.total_cmp(&b.ratio.median))
 }
 
 fn probe(experiment: &Experiment) -> Headline {
-    let ours = words::ours([experiment]);
-    let Some(before) = words::unprotected(experiment).and_then(|config| worst(experiment, config)) else {
+    let ours = labels::ours([experiment]);
+    let Some(before) = labels::unprotected(experiment).and_then(|config| worst(experiment, config)) else {
         let after = match ours.and_then(|config| worst(experiment, config)) {
             Some(probe) => format!(
                 "With Bulkhead: {} beside {}, {} as long as alone.",
                 spoken_ms(probe.loaded_ms),
-                words::neighbour(&probe.cell.neighbour),
+                labels::neighbour(&probe.cell.neighbour),
                 factor(probe.ratio.median)
             ),
             None => "Bulkhead's own configuration was not measured either.".to_owned(),
@@ -85,7 +85,7 @@ fn probe(experiment: &Experiment) -> Headline {
             after,
         };
     };
-    let beside = words::neighbour(&before.cell.neighbour);
+    let beside = labels::neighbour(&before.cell.neighbour);
     let controlled = match before.cell.controller.as_str() {
         "none" => String::new(),
         controller => format!(" (under {controller})"),
@@ -136,13 +136,13 @@ fn hardest(experiment: &Experiment, ours: Config<'_>, shown: &str) -> Option<Str
     if hardest.ratio.median * CLEARLY <= probed(experiment, ours, shown)?.ratio.median {
         return None;
     }
-    let before = words::unprotected(experiment).and_then(|config| probed(experiment, config, &hardest.cell.neighbour));
+    let before = labels::unprotected(experiment).and_then(|config| probed(experiment, config, &hardest.cell.neighbour));
     let without = before.map_or_else(String::new, |before| {
         format!(", and {} without{}", factor(before.ratio.median), compared(before.ratio, hardest.ratio))
     });
     Some(format!(
         " Its hardest case is {}: {}{without}.",
-        words::neighbour(&hardest.cell.neighbour),
+        labels::neighbour(&hardest.cell.neighbour),
         factor(hardest.ratio.median)
     ))
 }
@@ -167,12 +167,12 @@ fn dbms(experiment: &Experiment) -> Headline {
         before: format!("{what} was not measured: there is nothing to compare."),
         after: "The figures that there are stand below.".into(),
     };
-    let Some(ours) = words::ours([experiment]) else { return missing("Bulkhead's own configuration") };
-    let Some(shared) = words::closest_config(experiment, "shared", ours) else { return missing("A shared journal") };
+    let Some(ours) = labels::ours([experiment]) else { return missing("Bulkhead's own configuration") };
+    let Some(shared) = labels::closest_config(experiment, "shared", ours) else { return missing("A shared journal") };
     let Some(neighbour) = hardest_neighbour(experiment, shared) else { return missing("A shared journal") };
     let cells = [shared, ours].map(|config| experiment.cell(config.layout, config.controller, neighbour));
     let [Some(before), Some(after)] = cells else {
-        return missing(&format!("Bulkhead's own configuration beside {}", words::neighbour(neighbour)));
+        return missing(&format!("Bulkhead's own configuration beside {}", labels::neighbour(neighbour)));
     };
     let describe = |cell: &Cell| {
         let inserts = cell.figure(f::INSERTS_PER_S).map(|s| format!("{} inserts/s", number(s.median)));
@@ -185,7 +185,7 @@ fn dbms(experiment: &Experiment) -> Headline {
     Headline {
         before: format!(
             "Beside {}, the database with a shared journal had {}.",
-            words::neighbour(neighbour),
+            labels::neighbour(neighbour),
             describe(before)
         ),
         after: format!("With Bulkhead: {}: {}.{}", describe(after), gained(before, after), least.unwrap_or_default()),
@@ -236,13 +236,13 @@ fn least_gain(experiment: &Experiment, configs: [Config<'_>; 2], shown: &str) ->
         let (before, after) = cells(neighbour)?;
         quotient(f::INSERTS_PER_S, before, after)
     };
-    let others = words::neighbours(&experiment.cells).into_iter().filter(|other| *other != shown && *other != ALONE);
+    let others = labels::neighbours(&experiment.cells).into_iter().filter(|other| *other != shown && *other != ALONE);
     let (least, other) = others.filter_map(|other| Some((gain(other)?, other))).min_by(|a, b| a.0.total_cmp(&b.0))?;
     if least > gain(shown)? * CLEARLY {
         return None;
     }
     let (before, after) = cells(other)?;
-    Some(format!(" It gains least beside {}: {}.", words::neighbour(other), gained(before, after)))
+    Some(format!(" It gains least beside {}: {}.", labels::neighbour(other), gained(before, after)))
 }
 
 /// The worst neighbour for a database: fewest inserts, else longest fsync.

@@ -2,7 +2,7 @@
 
 use super::grid::{self, Grid};
 use super::text::{bytes, escape, rounds};
-use super::{Guide, headline, svg, words};
+use super::{Guide, headline, labels, svg};
 use crate::result::Experiment;
 
 /// The style of the page. One column; tables scroll by themselves; pictures have a wide and a narrow variant.
@@ -90,7 +90,7 @@ fn section(guide: &Guide, experiment: &Experiment, several: bool) -> String {
     }
     let headline = headline::build(guide, experiment);
     out += &format!("<div class=\"lead\">{}{}</div>\n", paragraph(&headline.before), paragraph(&headline.after));
-    out += &format!("<p class=\"dim\">{}</p>\n", escape(&words::source(experiment)));
+    out += &format!("<p class=\"dim\">{}</p>\n", escape(&labels::source(experiment)));
     out += "<h3>What was done</h3>\n";
     let about = (guide.about)(&experiment.name);
     for text in about.plainly {
@@ -186,10 +186,10 @@ fn conditions(experiment: &Experiment) -> String {
         ("Clock", machine.clock.clone()),
         ("Kernel", machine.kernel.clone()),
         ("Programs", list(&machine.programs)),
-        ("Disk", words::disk(experiment)),
+        ("Disk", labels::disk(experiment)),
         ("Disk size", size(experiment.disk.size_bytes)),
         ("Queue", list(&experiment.disk.queue)),
-        ("Rounds", format!("{}, cells interleaved", words::rounds_said(experiment))),
+        ("Rounds", format!("{}, cells interleaved", labels::rounds_said(experiment))),
     ];
     let entries: String = entries
         .iter()

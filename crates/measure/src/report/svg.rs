@@ -14,8 +14,8 @@ use canvas::{Card, Hue, Key};
 pub use heat::heat_map;
 pub use latency::latencies;
 
+use super::labels::{self, Config};
 use super::text::{factor, number, percent};
-use super::words::{self, Config};
 use super::{Guide, figure as f, paper};
 use crate::isolation::{DATABASE_PCT, limits};
 use crate::result::{Cell, Experiment, Spread};
@@ -89,7 +89,7 @@ impl Chart {
         let bars = |row: &Row| matches!(row.content, Content::Bar(..));
         let whiskers = self.bands.iter().flat_map(|band| &band.panels).flat_map(|panel| &panel.rows).any(bars);
         let whiskers = if whiskers { " Whiskers: smallest and largest round." } else { "" };
-        card.finish(&format!("{}{whiskers}", words::source(experiment)))
+        card.finish(&format!("{}{whiskers}", labels::source(experiment)))
     }
 }
 
@@ -108,8 +108,8 @@ pub fn panels(
     target: impl Fn(&str) -> Option<(f64, String)>,
 ) -> Vec<Panel> {
     let cells = || experiment.cells.iter().filter(|cell| shown(cell));
-    let ours = words::ours([experiment]);
-    let configs = words::configs(cells());
+    let ours = labels::ours([experiment]);
+    let configs = labels::configs(cells());
     let panel = |neighbour: &str| {
         let row = |config: &Config<'_>| {
             let cell = cells().find(|cell| Config::from_cell(cell) == *config && cell.neighbour == neighbour);
@@ -121,12 +121,12 @@ pub fn panels(
             }
         };
         Panel {
-            heading: words::neighbour_heading(neighbour),
+            heading: labels::neighbour_heading(neighbour),
             rows: configs.iter().map(row).collect(),
             target: target(neighbour),
         }
     };
-    words::neighbours(cells()).into_iter().map(panel).collect()
+    labels::neighbours(cells()).into_iter().map(panel).collect()
 }
 
 /// A value as a bar in the colour of its layout.
@@ -140,8 +140,8 @@ pub fn bar(cell: &Cell, value: Option<Spread>) -> Content {
 pub fn hues(experiment: &Experiment, paper: bool) -> Vec<(Key, String)> {
     let mut entries: Vec<(Key, String)> = Vec::new();
     let mut seen: Vec<Hue> = Vec::new();
-    let ours = words::ours([experiment]);
-    for config in words::configs(&experiment.cells) {
+    let ours = labels::ours([experiment]);
+    for config in labels::configs(&experiment.cells) {
         let hue = Hue::of_layout(config.layout);
         let words = match hue {
             Hue::Vermillion => "one file system for all",
@@ -203,7 +203,7 @@ pub fn times(value: f64) -> String {
 }
 
 fn database(experiment: &Experiment) -> Option<Chart> {
-    let ours = words::ours([experiment]).map(words::unheld);
+    let ours = labels::ours([experiment]).map(labels::unheld);
     // The target next to a neighbour, relative to the database alone.
     let goal = |neighbour: &str| {
         let alone = experiment.cell(ours?.layout, ours?.controller, "none")?.figure(f::INSERTS_PER_S)?;

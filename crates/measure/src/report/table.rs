@@ -3,7 +3,7 @@
 //! At most [`WIDTH`] columns, without colours. If space is short, less important spreads are omitted first.
 
 use super::grid::{self, Grid, Line, Value};
-use super::{Guide, headline, text, words};
+use super::{Guide, headline, labels, text};
 use crate::result::Experiment;
 
 /// Columns of the terminal.
@@ -34,7 +34,7 @@ pub fn render(guide: &Guide, experiment: &Experiment) -> String {
     for note in &experiment.notes {
         lines.extend(text::wrap(&clean(&format!("Note: {note}")), WIDTH));
     }
-    lines.extend(text::wrap(&clean(&words::source(experiment)), WIDTH));
+    lines.extend(text::wrap(&clean(&labels::source(experiment)), WIDTH));
     lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 

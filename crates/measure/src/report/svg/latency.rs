@@ -3,8 +3,8 @@
 use super::canvas::{Anchor, Card, Hue, Key, LABEL, MARGIN, SMALL, STRONG, TICK, text_width};
 use super::scale::Scale;
 use crate::report::figure as f;
+use crate::report::labels::{self, Config};
 use crate::report::text::{axis_ms, spoken_ms};
-use crate::report::words::{self, Config};
 use crate::result::{Experiment, percentile, spread};
 
 /// Maximum number of points of a line.
@@ -26,11 +26,11 @@ pub fn latencies(experiment: &Experiment, width: f64) -> Vec<(String, String)> {
 fn picture(experiment: &Experiment, neighbour: &str, width: f64) -> Option<String> {
     let curves = curves(experiment, neighbour);
     let largest = curves.iter().map(|curve| curve.sorted_ms.len()).max()?;
-    let ours = words::ours([experiment]);
+    let ours = labels::ours([experiment]);
     let narrow = width < 600.0;
     let mut card = Card::new(
         width,
-        &format!("fsync latency beside {}", words::neighbour(neighbour)),
+        &format!("fsync latency beside {}", labels::neighbour(neighbour)),
         "All fsyncs of the probe, from the fastest to the slowest. Lower is better; both axes are stretched towards the tail.",
     );
     let entries: Vec<(Key, String)> = curves
@@ -99,13 +99,13 @@ fn picture(experiment: &Experiment, neighbour: &str, width: f64) -> Option<Strin
     let fsyncs = if n == largest { n.to_string() } else { format!("{n} to {largest}") };
     Some(card.finish(&format!(
         "{} {fsyncs} fsyncs in a line; p99 is that of all rounds together.",
-        words::source(experiment)
+        labels::source(experiment)
     )))
 }
 
 /// The neighbours with a picture.
 fn neighbours(experiment: &Experiment) -> Vec<&str> {
-    let mut all = words::neighbours(&experiment.cells);
+    let mut all = labels::neighbours(&experiment.cells);
     all.retain(|neighbour| !curves(experiment, neighbour).is_empty());
     all
 }
@@ -119,7 +119,7 @@ fn curves<'a>(experiment: &'a Experiment, neighbour: &str) -> Vec<Curve<'a>> {
         sorted_ms.sort_by(f64::total_cmp);
         Curve { config, sorted_ms }
     };
-    words::configs(cells()).into_iter().map(curve).filter(|curve| !curve.sorted_ms.is_empty()).collect()
+    labels::configs(cells()).into_iter().map(curve).filter(|curve| !curve.sorted_ms.is_empty()).collect()
 }
 
 /// The median latency of the probe alone.
