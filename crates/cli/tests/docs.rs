@@ -19,6 +19,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/GLOSSARY.md",
     "docs/SPECIFICATION.md",
     "docs/attribution.md",
+    "docs/docker.md",
     "docs/formats/index.md",
     "docs/formats/layers.md",
     "docs/formats/state.md",
@@ -105,6 +106,15 @@ fn code(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
+/// Whether a file that a document names exists: `core/src/trim.rs`, or `core/trim.rs` and `core/src/trim` for short.
+fn exists(name: &str) -> bool {
+    let in_src = name.split_once('/').map(|(member, file)| format!("crates/{member}/src/{file}"));
+    [name.to_owned(), format!("crates/{name}"), format!("crates/{name}.rs"), format!("docs/{name}")]
+        .into_iter()
+        .chain(in_src)
+        .any(|path| root().join(path).exists())
+}
+
 /// The text without blocks of code.
 fn prose(text: &str) -> String {
     text.split("```").step_by(2).collect()
@@ -120,20 +130,23 @@ fn anchor(heading: &str) -> String {
 fn every_promise_names_tests_that_exist() {
     let specification = document("docs/SPECIFICATION.md");
     let sources = Sources::read();
-    let promises: Vec<&str> = specification
+    let promises: Vec<Vec<&str>> = specification
         .lines()
         .skip_while(|line| !line.starts_with("## "))
-        .filter_map(|line| Some(line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | ")?.1))
-        .filter(|column| *column != "enforced by")
+        .filter_map(|line| Some(line.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ").collect()))
+        .filter(|columns: &Vec<&str>| columns.get(1) != Some(&"enforced by"))
         .collect();
     assert!(promises.len() > 80, "{} promises were found", promises.len());
     let mut missing = BTreeSet::new();
-    for column in promises {
-        let names: Vec<&str> = code(column).filter(|name| !name.starts_with("--")).collect();
-        assert!(!names.is_empty(), "no test enforces a promise: {column}");
+    for columns in promises {
+        let [promise, tests, files] = columns.as_slice() else { panic!("not three columns: {columns:?}") };
+        let names: Vec<&str> = code(tests).filter(|name| !name.starts_with("--")).collect();
+        assert!(!names.is_empty(), "no test enforces a promise: {promise}");
         missing.extend(names.into_iter().filter(|name| !sources.have_test(name)));
+        assert!(code(files).next().is_some(), "no file keeps a promise: {promise}");
+        missing.extend(code(files).filter(|name| !exists(name)));
     }
-    assert!(missing.is_empty(), "docs/SPECIFICATION.md names tests that do not exist: {missing:#?}");
+    assert!(missing.is_empty(), "docs/SPECIFICATION.md names tests or files that do not exist: {missing:#?}");
 }
 
 #[test]
@@ -149,14 +162,6 @@ fn every_file_and_test_that_guides_name_exists() {
             || name.ends_with("::tests")
             || name.split('_').count() > 3
                 && name.bytes().all(|b| b.is_ascii_lowercase() || b"_0123456789".contains(&b))
-    };
-    // `core/src/trim.rs`, or `core/trim.rs` and `core/src/trim` for short.
-    let exists = |name: &str| {
-        let in_src = name.split_once('/').map(|(member, file)| format!("crates/{member}/src/{file}"));
-        [name.to_owned(), format!("crates/{name}"), format!("crates/{name}.rs"), format!("docs/{name}")]
-            .into_iter()
-            .chain(in_src)
-            .any(|path| root().join(path).exists())
     };
     let mut missing = BTreeSet::new();
     for guide in ["docs/ARCHITECTURE.md", "CONTRIBUTING.md"] {

@@ -1,4 +1,4 @@
-//! Findings that follow from facts about pools, volumes, tenants and devices.
+//! Findings that follow from facts about pools, volumes, tenants, devices and holds.
 //!
 //! Owns: the thresholds, and the wording of evidence and advice. Does not: look up the facts; the engine does.
 

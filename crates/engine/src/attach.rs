@@ -1,4 +1,5 @@
-//! Mounting volumes for tenants: permanently (recorded with the tenant) or for the lifetime of a process (a lease).
+//! Mounting volumes for tenants: permanently (recorded with the tenant) or as long as a
+//! process or a user of a front end needs them (a lease); and commands that run in a tenant, with what they leave behind.
 
 use bulkhead_api::wire::{LeaseCreate, LeaseReply, LeaseView, RunStart, RunView};
 use bulkhead_core::action::{Action, Applied, CgroupAction, Record, StateAction};
@@ -198,8 +199,9 @@ impl Engine {
         }
         let Some(user) = self.host().in_use(&device)?.filter(|_| !dry_run) else { return Ok(()) };
         let cause = format!("it is attached to no tenant, but still in use: {user}");
-        Err(Fault::new(Code::InUse, format!("volume {}", volume.reference()), cause)
-            .hint("stop what uses it: it could still write to what the next tenant stores in it"))
+        Err(Fault::new(Code::InUse, format!("volume {}", volume.reference()), cause).hint(
+            "stop the program that uses the volume: it could still write to the data that the next tenant stores there",
+        ))
     }
 
     /// Mounts a volume for a tenant, which pays for its device and its journal. Applied again, it repairs.

@@ -1,4 +1,4 @@
-//! Volumes: create, list, inspect, remove, snapshot, clone.
+//! Volumes: create, list, inspect, remove, snapshot, clone, roll back, flatten.
 
 use bulkhead_api::wire::{Done, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeRollback, VolumeView};
 use bulkhead_core::action::Applied;

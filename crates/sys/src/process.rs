@@ -1,4 +1,5 @@
-//! Facts about processes from `/proc` (proc_pid_stat(5)), and waiting for their exit.
+//! Facts about processes from `/proc` (proc_pid_stat(5)), waiting for their exit, killing them, their priority,
+//! and the limit on open files.
 
 use std::fs;
 use std::io;

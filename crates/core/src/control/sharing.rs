@@ -1,4 +1,4 @@
-//! Whether tenants share a journal, so that none of them may be capped.
+//! How long a journal counts as shared, during which no tenant on it is capped.
 //!
 //! A commit of a shared journal waits for the writes of capped tenants, so that a cap would slow down all of them.
 //! ext4's timer commits every 5 to 6 s, and tenants write in bursts: two tenants that share a journal appear in it

@@ -1,4 +1,5 @@
-//! The I/O of tenants on a device, taken from an observation.
+//! The I/O of tenants on a device, taken from an observation, and whether two of them share a
+//! journal.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
