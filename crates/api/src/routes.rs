@@ -254,7 +254,7 @@ routes! {
     /// Mounts volumes for a tenant, until a process ends or a front end returns them.
     lease_create: post "/v1/leases", "leases", query Wait, body LeaseCreate
         => json(LeaseReply), WriteFaults;
-    /// Ends a lease. Idempotent.
+    /// Ends a lease; that of a front end's user once it was returned as often as it was requested.
     lease_remove: delete "/v1/leases/{id}", "leases", params Uuid, query Wait
         => no_content("The lease has ended"), WriteFaults;
     /// Moves a command into a tenant, in its own cgroup; in a scope if the tenant is managed by systemd.

@@ -7,18 +7,26 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bulkhead_api::client::{Client, Removal};
-use bulkhead_api::wire::{LeaseCreate, TenantCreate, VolumeCopy, VolumeCreate, VolumeView};
+use bulkhead_api::wire::{LeaseCreate, LeaseReply, TenantCreate, VolumeCopy, VolumeCreate, VolumeView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FrontEnd, LeaseUser, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::{Bytes, Share};
 use serde_json::json;
+use tokio::task::JoinHandle;
 
 use crate::options::{self, Options, Source};
 use crate::protocol::{Create, Use, Volume};
 
-/// How long a request may take. Docker gives up after two minutes, and would not learn the outcome.
-const LIMIT: Duration = Duration::from_secs(100);
+/// How long `Create` and `Mount` may take. With the time for which the server repeats a request while the daemon restarts, it is below the two
+/// minutes after which Docker gives up.
+const LONG: Duration = Duration::from_secs(80);
+
+/// How long `Remove` and `Unmount` may take: Docker waits one minute.
+const SHORT: Duration = Duration::from_secs(25);
+
+/// How long the daemon waits for other operations on a volume that is to be unmounted.
+const PATIENT: Duration = Duration::from_secs(3600);
 
 /// What is used where a volume's options say nothing.
 #[derive(Clone, Debug)]
@@ -52,52 +60,68 @@ impl Plugin {
         let options = options::parse(&request.opts)?;
         let volume = VolumeRef { pool: self.pool_for(&options, &name).await?, name };
         let new_tenant = self.tenant_for(&options, &volume.name).await?;
-        let created = limited(&volume, self.create_volume(&volume, &options)).await;
+        let created = limited(LONG, &volume, self.create_volume(&volume, &options)).await;
         if let (Err(fault), Some(tenant)) = (&created, new_tenant)
             && fault.code != Code::Unavailable
-            && let Err(second) = self.daemon.tenant_remove(&tenant, Removal::default()).await
         {
-            tracing::warn!(%tenant, %second, "the tenant of a volume that could not be created is left");
+            self.remove_unused_tenant(&tenant).await;
         }
         created
     }
 
-    /// `VolumeDriver.Remove`: removes a volume, and the tenant that was created for it.
+    /// `VolumeDriver.Remove`: removes a volume, and the tenant that was created for it. Succeeds if there is no such volume: the request may have
+    /// been repeated.
     pub async fn remove(&self, name: &str) -> Result<(), Fault> {
-        let view = self.find(name).await?;
-        // Docker removes only volumes that no container uses: users that it has forgotten, in a crash, are none.
+        let view = match self.find(name).await {
+            Err(fault) if fault.code == Code::NotFound => {
+                self.remove_unused_tenant(&checked_name(name)?).await;
+                return Ok(());
+            }
+            found => found?,
+        };
+        // Docker removes only volumes that none of its containers uses: users that it has forgotten, in a crash, are none.
         for lease in self.daemon.lease_list().await? {
             if lease.volume == view.volume && lease.user.is_some_and(|user| user.front_end == FrontEnd::Docker) {
-                limited(&view.volume, self.daemon.lease_remove(lease.id)).await?;
+                for _ in 0..lease.mounts.unwrap_or(1).max(1) {
+                    limited(SHORT, &view.volume, self.daemon.lease_remove(lease.id)).await?;
+                }
             }
         }
-        limited(&view.volume, self.daemon.volume_remove(&view.volume, Removal::default())).await?;
-        if let Some(tenant) = view.default_tenant {
-            self.remove_unused_tenant(&tenant).await;
-        }
+        limited(SHORT, &view.volume, self.daemon.volume_remove(&view.volume, Removal::default())).await?;
+        self.remove_unused_tenant(view.default_tenant.as_ref().unwrap_or(&view.volume.name)).await;
         Ok(())
     }
 
-    /// `VolumeDriver.Mount`: mounts a volume for its tenant, until each of its users has unmounted it. Idempotent.
+    /// `VolumeDriver.Mount`: mounts a volume for its tenant, until each of its users has unmounted it as often as it has mounted it.
     pub async fn mount(&self, request: &Use) -> Result<PathBuf, Fault> {
         let view = self.find(&request.name).await?;
         let volume = view.volume;
         let tenant = view.tenant.or(view.default_tenant).unwrap_or_else(|| volume.name.clone());
         self.ensure_tenant(&tenant, None).await?;
-        let lease = LeaseCreate { tenant, volumes: vec![volume.clone()], pid: None, user: Some(user(request)) };
-        let reply = limited(&volume, self.daemon.lease_create(&lease)).await?;
+        let request = LeaseCreate { tenant, volumes: vec![volume.clone()], pid: None, user: Some(user(request)) };
+        let daemon = self.daemon.clone();
+        let mut mounting = tokio::spawn(async move { daemon.lease_create(&request).await });
+        let Ok(ended) = tokio::time::timeout(LONG, &mut mounting).await else {
+            // Docker takes this mount for failed, and does not unmount it.
+            tokio::spawn(give_back(self.daemon.clone(), mounting));
+            return Err(takes_long(LONG, &volume));
+        };
+        let internal = |cause: &str| Fault::new(Code::Internal, object(&volume), cause);
+        let reply = ended.map_err(|_| internal("mounting it was aborted"))??;
         let lease = reply.leases.into_iter().next();
-        lease
-            .map(|lease| lease.mounted_at)
-            .ok_or_else(|| Fault::new(Code::Internal, object(&volume), "the daemon did not mount it"))
+        lease.map(|lease| lease.mounted_at).ok_or_else(|| internal("the daemon did not mount it"))
     }
 
-    /// `VolumeDriver.Unmount`: one user less. Idempotent, and succeeds for a volume that no longer exists.
+    /// `VolumeDriver.Unmount`: one mount less. Succeeds for a volume that is not mounted, or no longer exists.
     pub async fn unmount(&self, request: &Use) -> Result<(), Fault> {
         let user = user(request);
         for lease in self.daemon.lease_list().await? {
             if lease.user.as_ref() == Some(&user) && lease.volume.name.as_str() == request.name {
-                limited(&lease.volume, self.daemon.lease_remove(lease.id)).await?;
+                // Docker does not repeat it, so it goes on when Docker has given up waiting.
+                let daemon = self.daemon.clone().with_wait(PATIENT);
+                let unmounting = tokio::spawn(async move { daemon.lease_remove(lease.id).await });
+                let aborted = |_| Err(Fault::new(Code::Internal, object(&lease.volume), "unmounting it was aborted"));
+                limited(SHORT, &lease.volume, async { unmounting.await.unwrap_or_else(aborted) }).await?;
             }
         }
         Ok(())
@@ -260,7 +284,23 @@ impl Plugin {
     async fn find(&self, name: &str) -> Result<VolumeView, Fault> {
         let name = checked_name(name)?;
         let volumes = self.usable().await?;
-        self.choose(&volumes, &name).cloned()
+        let found = self.choose(&volumes, &name).cloned();
+        if matches!(&found, Err(fault) if fault.code == Code::NotFound) {
+            self.check_pools_readable().await?;
+        }
+        found
+    }
+
+    /// Fails if a pool cannot be listed: Docker drops what it knows of a volume that is said not to exist.
+    async fn check_pools_readable(&self) -> Result<(), Fault> {
+        for pool in self.daemon.pool_list().await? {
+            if let Err(fault) = self.daemon.volume_list(Some(&pool.name)).await
+                && fault.code != Code::NotFound
+            {
+                return Err(Fault { code: Code::Unavailable, ..fault });
+            }
+        }
+        Ok(())
     }
 
     /// All volumes but snapshots, which only clones are made of.
@@ -271,6 +311,10 @@ impl Plugin {
     /// The volume that a name means.
     fn choose<'a>(&self, volumes: &'a [VolumeView], name: &Name) -> Result<&'a VolumeView, Fault> {
         let named: Vec<&VolumeView> = volumes.iter().filter(|view| view.volume.name == *name).collect();
+        let own: Vec<_> = named.iter().filter(|view| view.created_by == Some(FrontEnd::Docker)).collect();
+        if let [view] = own.as_slice() {
+            return Ok(view);
+        }
         let in_default = named.iter().find(|view| Some(&view.volume.pool) == self.defaults.pool.as_ref());
         match (in_default, named.as_slice()) {
             (Some(view), _) | (None, [view]) => Ok(view),
@@ -286,12 +330,28 @@ impl Plugin {
 }
 
 /// Gives a request as long as Docker waits for it. The daemon continues one that takes longer, and the same request again finds its result.
-async fn limited<T>(volume: &VolumeRef, request: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
-    tokio::time::timeout(LIMIT, request).await.unwrap_or_else(|_| {
-        let cause = format!("it is not finished after {} s, and goes on", LIMIT.as_secs());
-        Err(Fault::new(Code::Unavailable, object(volume), cause)
-            .hint("`bulkhead job ls` shows how far it is; then repeat the command"))
-    })
+async fn limited<T>(
+    limit: Duration,
+    volume: &VolumeRef,
+    request: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    tokio::time::timeout(limit, request).await.unwrap_or_else(|_| Err(takes_long(limit, volume)))
+}
+
+fn takes_long(limit: Duration, volume: &VolumeRef) -> Fault {
+    let cause = format!("it is not finished after {} s, and goes on", limit.as_secs());
+    Fault::new(Code::Unavailable, object(volume), cause)
+        .hint("`bulkhead job ls` shows how far it is; then repeat the command")
+}
+
+/// Returns the leases of a mount that took too long, once it has succeeded.
+async fn give_back(daemon: Client, mounting: JoinHandle<Result<LeaseReply, Fault>>) {
+    let Ok(Ok(reply)) = mounting.await else { return };
+    for lease in reply.leases {
+        if let Err(fault) = daemon.lease_remove(lease.id).await {
+            tracing::warn!(volume = %lease.volume, %fault, "a mount that took too long is left");
+        }
+    }
 }
 
 fn user(request: &Use) -> LeaseUser {

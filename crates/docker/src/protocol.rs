@@ -36,7 +36,7 @@ pub struct Named {
 pub struct Use {
     /// The volume's name.
     pub name: String,
-    /// Who uses it: the same in both requests, and different for each start of a container.
+    /// Who uses it: the same in both requests. Docker repeats it for a second mount by the same container (`docker cp`), Podman for all mounts.
     #[serde(rename = "ID")]
     pub id: String,
 }

@@ -15,6 +15,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::reason::Reason;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -42,13 +43,24 @@ pub struct Limits {
     pub patience: Duration,
     /// For how long requests are repeated while no daemon answers.
     pub daemon_restart: Duration,
+    /// The same for `Get` and `Path`. Docker takes any error for a volume that does not exist, forgets it, and creates one of that name with
+    /// its own driver; only when it gives up waiting, after a minute, does it know that it does not know.
+    pub answer: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 256, patience: Duration::from_secs(30), daemon_restart: Duration::from_secs(30) }
+        Self {
+            connections: 256,
+            patience: Duration::from_secs(30),
+            daemon_restart: Duration::from_secs(30),
+            answer: Duration::from_secs(70),
+        }
     }
 }
+
+/// The requests that Docker sends to find out whether a volume exists.
+const ASKED_FIRST: [&str; 2] = ["Get", "Path"];
 
 /// Between two attempts to reach the daemon.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
@@ -77,7 +89,15 @@ pub async fn serve(
         };
         let stream = tokio::select! {
             () = &mut stop => break,
-            accepted = listener.accept() => accepted?.0,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match stream {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(BETWEEN_ATTEMPTS).await;
+                continue;
+            }
         };
         let router = router.clone();
         connections.spawn(async move {
@@ -172,7 +192,7 @@ async fn get(State(context): State<Context>, body: Body) -> Response {
 }
 
 async fn list(State(context): State<Context>) -> Response {
-    match persist(context.limits.daemon_restart, || context.plugin.list()).await {
+    match context.plugin.list().await {
         Ok(volumes) => reply(&Listed { volumes, err: String::new() }),
         Err(fault) => failed("List", &fault),
     }
@@ -183,12 +203,12 @@ async fn respond<T, R, F>(
     operation: &'static str,
     body: Body,
     context: Context,
-    carry_out: impl Fn(Plugin, Arc<T>) -> F,
+    carry_out: impl Fn(Plugin, Arc<T>) -> F + Send + Sync + 'static,
 ) -> Response
 where
-    T: DeserializeOwned + Debug,
-    R: Serialize,
-    F: Future<Output = Result<R, Fault>>,
+    T: DeserializeOwned + Debug + Send + Sync + 'static,
+    R: Serialize + Send + 'static,
+    F: Future<Output = Result<R, Fault>> + Send,
 {
     let started = Instant::now();
     let request: Arc<T> = match read(body, context.limits.patience).await {
@@ -196,8 +216,13 @@ where
         Err(fault) => return failed(operation, &fault),
     };
     tracing::debug!(operation, ?request, "request");
-    let attempt = || carry_out(context.plugin.clone(), Arc::clone(&request));
-    match persist(context.limits.daemon_restart, attempt).await {
+    let limit = if ASKED_FIRST.contains(&operation) { context.limits.answer } else { context.limits.daemon_restart };
+    // Not cut off when the client closes the connection.
+    let ended = tokio::spawn(async move {
+        persist(operation, limit, || carry_out(context.plugin.clone(), Arc::clone(&request))).await
+    });
+    let aborted = |_| Err(Fault::new(Code::Internal, operation, "the request was aborted"));
+    match ended.await.unwrap_or_else(aborted) {
         Ok(answer) => {
             let took_ms = started.elapsed().as_millis();
             tracing::debug!(operation, took_ms, "answered");
@@ -207,21 +232,25 @@ where
     }
 }
 
-/// Repeats a request while the daemon restarts: all requests can be repeated, and Docker takes an error of `Get` for a volume that is
-/// gone.
-async fn persist<R, F>(limit: Duration, attempt: impl Fn() -> F) -> Result<R, Fault>
+/// Repeats a request while the daemon restarts. All but `Unmount` can be repeated: it counts.
+async fn persist<R, F>(operation: &str, limit: Duration, attempt: impl Fn() -> F) -> Result<R, Fault>
 where
     F: Future<Output = Result<R, Fault>>,
 {
     let started = Instant::now();
     loop {
         match attempt().await {
-            Err(fault) if fault.code == Code::Unavailable && started.elapsed() < limit => {
+            Err(fault) if may_repeat(operation, &fault) && started.elapsed() < limit => {
                 tokio::time::sleep(BETWEEN_ATTEMPTS).await;
             }
             ended => return ended,
         }
     }
+}
+
+fn may_repeat(operation: &str, fault: &Fault) -> bool {
+    let not_sent = fault.reason.as_deref() == Some(&Reason::DaemonUnreachable);
+    not_sent || fault.code == Code::Unavailable && operation != "Unmount"
 }
 
 async fn read<T: DeserializeOwned>(body: Body, patience: Duration) -> Result<T, Fault> {

@@ -19,14 +19,18 @@ use crate::engine::{Engine, Located, MountedVolume};
 const MAX_USER_BYTES: usize = 255;
 
 impl Engine {
-    /// Mounts volumes for a tenant, until the process that holds the leases exits, or the front end that holds them returns them. Idempotent for
-    /// a user of a front end: its existing leases are returned.
+    /// Mounts volumes for a tenant, until the process that holds the leases exits, or the front end that holds them returns them. A user of a
+    /// front end has to return a lease as often as it requests it.
     ///
     /// # Errors
-    /// `InvalidArgument` unless the request names one holder, `NotFound` (tenant, volume, process), `InUse` for a volume of another tenant,
-    /// and those of mounting.
+    /// `InvalidArgument` unless the request names one holder, `NotFound` (tenant, volume, process), `InUse` for a volume of another tenant and
+    /// for a tenant that is being removed, and those of mounting.
     pub fn lease_create(&self, request: &LeaseCreate) -> Result<LeaseReply, Fault> {
         let tenant = self.tenant(&request.tenant)?;
+        if tenant.removing {
+            return Err(Fault::new(Code::InUse, format!("tenant {}", tenant.name), "it is being removed")
+                .hint("name another tenant, or try again when it is removed"));
+        }
         let holder = self.holder(request)?;
         for reference in &request.volumes {
             self.check_attachable(&tenant.name, reference, false)?;
@@ -34,20 +38,23 @@ impl Engine {
         self.restore_cgroups(&tenant)?;
         let existing = self.leases()?;
         let mut leases: Vec<LeaseView> = Vec::new();
-        let mut new: Vec<Uuid> = Vec::new();
+        let mut granted: Vec<Uuid> = Vec::new();
         for reference in &request.volumes {
-            let is_same =
-                |lease: &&Lease| holder.user().is_some() && lease.holder == holder && lease.volume == *reference;
-            let lease = existing.iter().find(is_same).cloned().unwrap_or_else(|| {
-                let (tenant, volume) = (tenant.name.clone(), reference.clone());
-                let lease = Lease { id: Uuid::new_v4(), tenant, volume, holder: holder.clone() };
-                new.push(lease.id);
-                lease
-            });
+            let is_same = |lease: &&Lease| {
+                holder.user().is_some() && lease.holder.user() == holder.user() && lease.volume == *reference
+            };
+            let lease = match existing.iter().find(is_same) {
+                Some(lease) => Lease { holder: lease.holder.once_more(), ..lease.clone() },
+                None => {
+                    let (tenant, volume) = (tenant.name.clone(), reference.clone());
+                    Lease { id: Uuid::new_v4(), tenant, volume, holder: holder.clone() }
+                }
+            };
+            granted.push(lease.id);
             match self.grant_lease(&lease) {
                 Ok(view) => leases.push(view),
                 Err(mut fault) => {
-                    for id in new {
+                    for id in granted {
                         if let Err(second) = self.lease_remove(id) {
                             fault.cause = format!("{}; undoing it also failed ({second})", fault.cause);
                         }
@@ -68,7 +75,7 @@ impl Engine {
                 None => Err(Fault::new(Code::NotFound, format!("process {pid}"), "there is no such process")),
             },
             (None, Some(user)) if (1..=MAX_USER_BYTES).contains(&user.id.len()) => {
-                Ok(Holder::FrontEnd { user: user.clone(), returned: false })
+                Ok(Holder::FrontEnd { user: user.clone(), mounts: 1 })
             }
             (None, Some(_)) => invalid(format!("the id of its user must have 1 to {MAX_USER_BYTES} bytes")),
             _ => invalid("either a process or a user of a front end must be given".to_owned()),
@@ -94,24 +101,30 @@ impl Engine {
             tenant: lease.tenant.clone(),
             pid: lease.holder.pid(),
             user: lease.holder.user().cloned(),
+            mounts: lease.holder.mounts(),
             mounted_at,
         })
     }
 
-    /// Ends a lease, and unmounts its volume if it has no other holder. Idempotent.
+    /// Ends a lease, and unmounts its volume if it has no other holder; that of a front end's user once it was returned as often as it was
+    /// requested. Succeeds if there is no such lease.
     ///
     /// # Errors
     /// `InUse` while processes keep the volume busy; the lease stays, and the daemon tries again.
     pub fn lease_remove(&self, id: Uuid) -> Result<(), Fault> {
         let Some(lease) = self.leases()?.into_iter().find(|lease| lease.id == id) else { return Ok(()) };
+        if let Holder::FrontEnd { user, mounts } = &lease.holder
+            && *mounts > 0
+        {
+            let holder = Holder::FrontEnd { user: user.clone(), mounts: mounts - 1 };
+            self.record_lease(&Lease { holder, ..lease.clone() })?;
+            if *mounts > 1 {
+                return Ok(());
+            }
+        }
         let (kept_by, leases) = self.holders(&lease.volume)?;
         let kept = kept_by.is_some_and(|name| self.tenant(&name).is_ok_and(|t| t.volumes.contains(&lease.volume)));
         if !kept && leases.len() == 1 {
-            // The front end does not return it a second time.
-            if let Holder::FrontEnd { user, returned: false } = &lease.holder {
-                let holder = Holder::FrontEnd { user: user.clone(), returned: true };
-                self.record_lease(&Lease { holder, ..lease.clone() })?;
-            }
             self.unmount(&lease.volume, false)?;
         }
         self.executor.run_steps(

@@ -168,7 +168,7 @@ impl Engine {
     fn settle_lease(&self, lease: &Lease, all: &[Lease]) {
         let is_alive = |lease: &Lease| match lease.holder {
             Holder::Process { pid, start_time_ticks } => self.host().start_time(pid) == Some(start_time_ticks),
-            Holder::FrontEnd { returned, .. } => !returned,
+            Holder::FrontEnd { mounts, .. } => mounts > 0,
         };
         let is_gone = !is_alive(lease);
         self.set_gone(lease.id, is_gone);

@@ -9,7 +9,7 @@ use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, in_order};
 use bulkhead_core::health::{self, TenantFacts};
-use bulkhead_core::model::{IoLimit, Tenant, VolumeRef};
+use bulkhead_core::model::{Holder, IoLimit, Lease, Tenant, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::slices;
@@ -139,7 +139,7 @@ impl Engine {
     /// Idempotent.
     ///
     /// # Errors
-    /// `InUse` while processes run in it, without `force`.
+    /// `InUse` while processes run in it, or a front end's users have its volumes, without `force`.
     pub fn tenant_remove(&self, name: &Name, force: bool, dry_run: bool) -> Result<Done<TenantView>, Fault> {
         let tenant = match self.tenant(name) {
             Err(fault) if fault.code == Code::NotFound => {
@@ -155,6 +155,12 @@ impl Engine {
                 format!("processes run in it: {} ({})", processes.len(), list(&processes)),
             )
             .reason(Reason::TenantHasProcesses { tenant: name.clone() }));
+        }
+        let is_used = |lease: &Lease| matches!(&lease.holder, Holder::FrontEnd { mounts, .. } if *mounts > 0);
+        let leases = self.leases()?;
+        if let Some(lease) = leases.iter().find(|lease| lease.tenant == *name && is_used(lease) && !force) {
+            let cause = format!("a container that may run elsewhere uses its volume {}", lease.volume);
+            return Err(Fault::new(Code::InUse, format!("tenant {name}"), cause).hint("stop that container first"));
         }
         let record = self.dirs.tenant_record(name);
         let mut steps = self.executor.run_steps(vec![tenant::mark_removing(record, &tenant)], dry_run)?;

@@ -114,7 +114,7 @@ pub struct LeaseCreate {
     /// The process, in the daemon's PID namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// The user of a front end. The same request again finds its leases.
+    /// The user of a front end. It has to return each lease as often as it requests it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<LeaseUser>,
 }
@@ -134,6 +134,9 @@ pub struct LeaseView {
     /// The user of a front end that has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<LeaseUser>,
+    /// How often that user has to return it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mounts: Option<u32>,
     /// Its mount point on the host.
     #[schema(value_type = String)]
     pub mounted_at: PathBuf,

@@ -35,9 +35,9 @@ pub enum Holder {
     FrontEnd {
         /// Which user.
         user: LeaseUser,
-        /// It was returned, but the volume could not be unmounted yet.
-        #[serde(default)]
-        returned: bool,
+        /// How often it has mounted the volume without unmounting it: Docker mounts and unmounts with the same ID for `docker cp`
+        /// while the container runs. 0: it was returned, but the volume could not be unmounted yet.
+        mounts: u32,
     },
 }
 
@@ -48,6 +48,24 @@ impl Holder {
         match self {
             Self::Process { pid, .. } => Some(*pid),
             Self::FrontEnd { .. } => None,
+        }
+    }
+
+    /// How often a user of a front end has mounted the volume without unmounting it; `None` for a process.
+    #[must_use]
+    pub const fn mounts(&self) -> Option<u32> {
+        match self {
+            Self::Process { .. } => None,
+            Self::FrontEnd { mounts, .. } => Some(*mounts),
+        }
+    }
+
+    /// The holder after one more mount.
+    #[must_use]
+    pub fn once_more(&self) -> Self {
+        match self {
+            Self::Process { .. } => self.clone(),
+            Self::FrontEnd { user, mounts } => Self::FrontEnd { user: user.clone(), mounts: mounts.saturating_add(1) },
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use bulkhead_api::client::Removal;
 use bulkhead_api::wire::{TenantCreate, VolumeCopy, VolumeCreate};
 use bulkhead_core::model::FrontEnd;
 use bulkhead_core::units::Bytes;
@@ -35,8 +36,10 @@ async fn a_volume_stays_mounted_until_its_last_user_has_unmounted_it() {
     let stack = Stack::start().await;
     stack.create("db", &[]).await.unwrap();
     let at = stack.mount("db", "1").await.unwrap();
-    // Docker repeats requests whose answers it has not got.
+    // `docker cp` mounts it a second time for a running container, with the same ID.
     assert_eq!(stack.mount("db", "1").await.unwrap(), at);
+    stack.unmount("db", "1").await.unwrap();
+    assert!(stack.is_mounted(&at));
     assert_eq!(stack.mount("db", "2").await.unwrap(), at);
     stack.unmount("db", "1").await.unwrap();
     stack.unmount("db", "1").await.unwrap();
@@ -56,9 +59,10 @@ async fn requests_can_be_repeated() {
     assert!(differs.contains("a volume of that name already exists"), "{differs}");
     let share = stack.create("db", &[("size", "64M"), ("share", "11")]).await.unwrap_err();
     assert!(share.starts_with("tenant db: it has share 10, not 11; omit --opt share"), "{share}");
-    stack.remove("db").await.unwrap();
-    let gone = stack.remove("db").await.unwrap_err();
-    assert_eq!(gone, "volume db: there is no volume of that name");
+    for _ in 0..2 {
+        stack.remove("db").await.unwrap();
+    }
+    assert_eq!(stack.get("db").await.unwrap_err(), "volume db: there is no volume of that name");
     stack.unmount("db", "1").await.unwrap();
 }
 
@@ -118,6 +122,8 @@ async fn volumes_of_operators_can_be_used_and_stay_theirs() {
     assert!(stack.is_mounted(&at));
     assert_eq!(stack.get("native").await.unwrap()["Status"]["tenant"], json!("native"));
     stack.unmount("native", "1").await.unwrap();
+    stack.remove("native").await.unwrap();
+    assert!(stack.daemon.tenant_list().await.unwrap().is_empty());
 }
 
 #[tokio::test]
@@ -153,6 +159,11 @@ async fn a_name_in_several_pools_means_the_default_one() {
     stack.start_plugin(Some("slow")).await;
     assert_eq!(stack.get("db").await.unwrap()["Status"]["volume"], json!("slow/db"));
     assert_eq!(stack.listed().await, ["db"]);
+    // One that Docker has created keeps its name.
+    stack.create("web", &[("pool", "fast")]).await.unwrap();
+    let other = VolumeCreate::new("slow/web".parse().unwrap(), Bytes::mib(64));
+    stack.daemon.volume_create(&other, false).await.unwrap();
+    assert_eq!(stack.get("web").await.unwrap()["Status"]["volume"], json!("fast/web"));
 }
 
 #[tokio::test]
@@ -169,7 +180,7 @@ async fn users_are_remembered_when_daemon_and_plugin_restart() {
     let at = stack.mount("db", "1").await.unwrap();
     stack.stop_last().await;
     stack.stop_last().await;
-    stack.limits.daemon_restart = std::time::Duration::ZERO;
+    stack.limits.answer = std::time::Duration::ZERO;
     stack.start_plugin(None).await;
     let down = stack.get("db").await.unwrap_err();
     assert!(down.ends_with("start it: `systemctl start bulkhead`"), "{down}");
@@ -203,7 +214,11 @@ async fn a_request_waits_for_a_daemon_that_restarts() {
 async fn a_lease_that_was_never_returned_does_not_keep_a_volume() {
     let stack = Stack::start().await;
     stack.create("db", &[]).await.unwrap();
-    stack.mount("db", "of a container that Docker has forgotten").await.unwrap();
+    for _ in 0..2 {
+        stack.mount("db", "of a container that Docker has forgotten").await.unwrap();
+    }
+    let in_use = stack.daemon.tenant_remove(&"db".parse().unwrap(), Removal::default()).await.unwrap_err();
+    assert!(in_use.cause.contains("a container that may run elsewhere uses its volume fast/db"), "{in_use}");
     stack.remove("db").await.unwrap();
     assert!(stack.daemon.lease_list().await.unwrap().is_empty());
     assert!(stack.daemon.tenant_list().await.unwrap().is_empty());

@@ -238,6 +238,15 @@ async fn docker_volumes(ctx: &mut Ctx) -> Result<Outcome> {
     docker.run(ctx, "unpause db").await?;
     keeps_writing(ctx, &written, LIMIT, "it resumes").await?;
 
+    // Docker mounts the volume a second time for it, and unmounts it, by the same ID.
+    docker.run(ctx, "cp db:/data/written /tmp/copied").await?;
+    ensure!(
+        mounted_at(&json(ctx, &["volume", "inspect", "file/db"]).await?).as_deref() == Some(&*at),
+        "docker cp unmounted it"
+    );
+    refused(ctx, 5, &["uses its volume file/db"], &["tenant", "rm", "db"]).await?;
+    keeps_writing(ctx, &written, LIMIT, "it writes after docker cp").await?;
+
     // Restarts in any order: of the daemon and the plugin, which are killed, and of Docker.
     for restart in [
         "systemctl kill -s KILL bulkhead-docker",
