@@ -169,7 +169,7 @@ async fn interrupted(ctx: &Ctx) -> Result<()> {
     let other = ["volume", "send", "file/ext4-1", "--resume", &token];
     refused(ctx, 2, &["the resume token is of", "--abort"], &other).await?;
     let based = ["volume", "send", "file/ext4-2", "--from", "ext4-1", "--resume", &token];
-    refused(ctx, 2, &["has another base", "--from"], &based).await?;
+    refused(ctx, 2, &["of a transfer with another base", "--from"], &based).await?;
     let rest = format!(
         "{program} volume send file/ext4-2 --resume {token} | tee {STREAMS}/rest | {program} volume receive other/again"
     );
@@ -196,7 +196,7 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
         .await?;
     let receive = |input: &str, to: &str| format!("cat {STREAMS}/{input} | {program} volume receive {to}");
     for (input, to, code, words) in [
-        ("noise", "other/x", 10, &["not the stream of"][..]),
+        ("noise", "other/x", 10, &["not a snapshot stream"][..]),
         ("newer", "other/x", 10, &["version 2", "reads version 1", "that sent it"]),
         ("whole", "other/ext4-1", 4, &["a volume of that name"]),
         ("whole", "thin/x", 8, &["LVM pools cannot import"]),
@@ -212,8 +212,13 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
     for name in ["ext4-1", "ext4-2", "ext4-1-other", "ext4-2-other", "again"] {
         json(ctx, &["volume", "rm", &format!("other/{name}")]).await?;
     }
-    refused_as(ctx, 3, &["there is no layer", "without `--from`"], &["bash", "-c", &receive("step", "other/x")])
-        .await?;
+    refused_as(
+        ctx,
+        3,
+        &["is to depend on, is missing", "without `--from`"],
+        &["bash", "-c", &receive("step", "other/x")],
+    )
+    .await?;
     // Not enough space.
     ctx.machine.sh("cd /run/filepool; n=$(stat -f -c '%a * %S' .); fallocate -l $((n - 10000000)) fill").await?;
     refused_as(ctx, 7, &["is needed, but the pool has"], &["bash", "-c", &receive("whole", "other/x")]).await?;
