@@ -1,7 +1,7 @@
 //! What each request of the protocol does, by requests to the daemon.
 //!
-//! Docker has one name space for volumes, Bulkhead one in each pool: a Docker name means the volume of that name in the default pool, or
-//! else in the only pool that has one. Volumes that operators or other front ends have created can be used like Docker's own.
+//! Docker has one name space for volumes, Bulkhead one in each pool: a Docker name means the only volume of that name that Docker has created,
+//! or else the one in the default pool, or else the only one. Volumes that operators or other front ends have created can be used like Docker's own.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -170,8 +170,6 @@ impl Plugin {
         match &options.source {
             Source::Empty { size, fs, provision, journal, fast_commit } => {
                 let request = VolumeCreate {
-                    volume: volume.clone(),
-                    size_bytes: size.unwrap_or(self.defaults.size),
                     fs: *fs,
                     provision: *provision,
                     journal: *journal,
@@ -179,18 +177,18 @@ impl Plugin {
                     mount_options: options.mount_options.clone(),
                     created_by,
                     default_tenant,
+                    ..VolumeCreate::new(volume.clone(), size.unwrap_or(self.defaults.size))
                 };
                 self.daemon.volume_create(&request, false).await.map(drop)
             }
             Source::CloneOf { origin, read_from, domain } => {
                 let request = VolumeCopy {
-                    name: volume.name.clone(),
-                    read_only: false,
                     read_from: *read_from,
                     domain: domain.clone(),
                     mount_options: options.mount_options.clone(),
                     created_by,
                     default_tenant,
+                    ..VolumeCopy::new(volume.name.clone(), false)
                 };
                 let origin = VolumeRef { pool: volume.pool.clone(), name: origin.clone() };
                 self.daemon.volume_copy(&origin, &request, false).await.map(drop)
@@ -246,11 +244,9 @@ impl Plugin {
             },
             Err(fault) if fault.code == Code::NotFound => {
                 let request = TenantCreate {
-                    name: name.clone(),
                     share: share.unwrap_or_default(),
-                    limits: Vec::new(),
-                    volumes: Vec::new(),
                     created_by: Some(FrontEnd::Docker),
+                    ..TenantCreate::new(name.clone())
                 };
                 self.daemon.tenant_create(&request, false).await?;
                 Ok(Some(name.clone()))
