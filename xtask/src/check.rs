@@ -4,7 +4,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -55,17 +55,9 @@ fn compiles_with_clippy() -> bool {
 }
 
 /// Builds all targets that `cargo clippy --all-targets` checks. Cargo repeats the warnings of crates that have been compiled before.
-#[expect(clippy::disallowed_methods, reason = "a development command runs cargo itself")]
 fn build_with_lints() -> Result<()> {
     let args = ["build", "--workspace", "--all-targets", "--locked", "--message-format", "json"];
-    let began = Instant::now();
-    let mut child = Command::new(cargo_program())
-        .args(args)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot run cargo")?;
-    let messages = child.stdout.take().context("cargo has no standard output")?;
+    let (cargo, messages) = Cargo::start(&args)?;
     let mut has_warnings = false;
     for line in BufReader::new(messages).lines() {
         let message: Message = serde_json::from_str(&line?).context("cargo printed something other than a message")?;
@@ -74,11 +66,40 @@ fn build_with_lints() -> Result<()> {
             has_warnings |= level == "warning";
         }
     }
-    let status = child.wait().context("cannot wait for cargo")?;
-    ensure!(status.success(), "`cargo {}` failed ({status})", args.join(" "));
+    let took = cargo.end()?;
     ensure!(!has_warnings, "the warnings above count as errors here");
-    say::progress(format!("`cargo {}` took {:.0} s", args.join(" "), began.elapsed().as_secs_f64()));
+    say::progress(took);
     Ok(())
+}
+
+/// A cargo in progress whose standard output is read.
+struct Cargo<'a> {
+    args: &'a [&'a str],
+    began: Instant,
+    child: Child,
+}
+
+impl<'a> Cargo<'a> {
+    #[expect(clippy::disallowed_methods, reason = "a development command runs cargo itself")]
+    fn start(args: &'a [&'a str]) -> Result<(Self, ChildStdout)> {
+        let began = Instant::now();
+        let mut child = Command::new(cargo_program())
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot run cargo")?;
+        let output = child.stdout.take().context("cargo has no standard output")?;
+        Ok((Self { args, began, child }, output))
+    }
+
+    /// Waits for its end; says how long it took. Fails if it failed.
+    fn end(mut self) -> Result<String> {
+        let status = self.child.wait().context("cannot wait for cargo")?;
+        let command = self.args.join(" ");
+        ensure!(status.success(), "`cargo {command}` failed ({status})");
+        Ok(format!("`cargo {command}` took {:.0} s", self.began.elapsed().as_secs_f64()))
+    }
 }
 
 /// The fields of a `--message-format json` line that are used.
@@ -95,17 +116,9 @@ struct Diagnostic {
 }
 
 /// Runs unit and integration tests, and lists those that were skipped: libtest shows them as passed.
-#[expect(clippy::disallowed_methods, reason = "a development command runs cargo itself")]
 pub(crate) fn tests() -> Result<()> {
     let args = ["test", "--workspace", "--locked", "--", "--show-output"];
-    let began = Instant::now();
-    let mut child = Command::new(cargo_program())
-        .args(args)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot run cargo")?;
-    let output = child.stdout.take().context("cargo has no standard output")?;
+    let (cargo, output) = Cargo::start(&args)?;
     let mut skipped = Skipped::default();
     for line in BufReader::new(output).split(b'\n') {
         let line = line?;
@@ -113,11 +126,9 @@ pub(crate) fn tests() -> Result<()> {
             say::pass_on(Stream::Stdout, &[&line[..], b"\n"].concat());
         }
     }
-    let status = child.wait().context("cannot wait for cargo")?;
+    let ended = cargo.end();
     skipped.tests.iter().for_each(say::progress);
-    ensure!(status.success(), "`cargo {}` failed ({status})", args.join(" "));
-    let (n_skipped, seconds) = (skipped.tests.len(), began.elapsed().as_secs_f64());
-    say::progress(format!("`cargo {}` took {seconds:.0} s; {n_skipped} tests skipped", args.join(" ")));
+    say::progress(format!("{}; {} tests skipped", ended?, skipped.tests.len()));
     Ok(())
 }
 
