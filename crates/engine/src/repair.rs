@@ -13,6 +13,7 @@ use bulkhead_core::volume;
 use uuid::Uuid;
 
 use crate::engine::{Engine, Located};
+use crate::volumes::created_now;
 
 impl Engine {
     /// Checks a volume's file system, which must not be mounted. Before a full repair it takes a snapshot,
@@ -71,6 +72,7 @@ impl Engine {
             mount_options: MountOptions { suid: false, dev: false, ..volume.mount_options.clone() },
             created_by: None,
             default_tenant: None,
+            created_unix_seconds: created_now(),
             state: VolumeState::Creating,
             ..volume.clone()
         };

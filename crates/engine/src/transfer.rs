@@ -25,6 +25,7 @@ use uuid::Uuid;
 
 use crate::engine::{Engine, Located};
 use crate::room::Allocation;
+use crate::volumes::created_now;
 
 /// How long the staging file of an import has to be unused before the import counts as interrupted. Between two steps no process has it
 /// open.
@@ -374,6 +375,7 @@ fn received_volume(pool: &Pool, name: &Name, header: &StreamHeader, uuid: Uuid) 
         mount_options: MountOptions::default(),
         created_by: None,
         default_tenant: None,
+        created_unix_seconds: created_now(),
         state: VolumeState::Creating,
     }
 }

@@ -1,5 +1,7 @@
 //! Volumes: create, list, inspect, remove, snapshot, clone, roll back, flatten.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use bulkhead_api::wire::{Done, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeRollback, VolumeView};
 use bulkhead_core::action::Applied;
 use bulkhead_core::backend::{self, Backend};
@@ -57,6 +59,7 @@ impl Engine {
             mount_options: request.mount_options.clone(),
             created_by: request.created_by,
             default_tenant: request.default_tenant.clone(),
+            created_unix_seconds: created_now(),
             state: VolumeState::Creating,
         };
         let size_bytes = volume::checked_size(&wanted, request.size_bytes, space.extent)?;
@@ -227,6 +230,7 @@ impl Engine {
             },
             created_by: request.created_by,
             default_tenant: request.default_tenant.clone(),
+            created_unix_seconds: created_now(),
             state: VolumeState::Creating,
             ..origin.clone()
         };
@@ -448,6 +452,7 @@ impl Engine {
             mount_options: volume.mount_options.clone(),
             created_by: volume.created_by,
             default_tenant: volume.default_tenant.clone(),
+            created_unix_seconds: volume.created_unix_seconds,
             tenant,
             mounted_at,
             logical_block_bytes: open.as_ref().and_then(|open| open.logical_block_bytes),
@@ -471,6 +476,11 @@ impl Engine {
         }
         (unfinished, faults)
     }
+}
+
+/// The host's time, for the record of a new volume; `None` for a clock that was never set.
+pub(crate) fn created_now() -> Option<u64> {
+    SystemTime::now().duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
 
 fn already_exists(volume: &Volume) -> Fault {

@@ -182,6 +182,9 @@ pub struct VolumeView {
     pub created_by: Option<FrontEnd>,
     /// The tenant that a front end mounts it for.
     pub default_tenant: Option<Name>,
+    /// When it was created, in seconds since the Unix epoch; `null` for volumes of versions that did not record it.
+    #[serde(default)]
+    pub created_unix_seconds: Option<u64>,
     /// The tenant that it is attached or leased to.
     pub tenant: Option<Name>,
     /// Its mount point on the host, while it is mounted.

@@ -56,6 +56,7 @@ pub fn tags_of(volume: &Volume) -> Vec<String> {
     tags.extend(subdir.iter().map(|subdir| format!("{TAG_PREFIX}subdir={subdir}")));
     tags.extend(volume.created_by.iter().map(|front_end| format!("{TAG_PREFIX}created_by={front_end}")));
     tags.extend(volume.default_tenant.iter().map(|tenant| format!("{TAG_PREFIX}tenant={tenant}")));
+    tags.extend(volume.created_unix_seconds.iter().map(|seconds| format!("{TAG_PREFIX}created={seconds}")));
     tags
 }
 
@@ -126,6 +127,7 @@ pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String
         // A front end of a later version is unknown here.
         created_by: value("created_by").and_then(FrontEnd::from_tag),
         default_tenant: value("tenant").map(str::parse).transpose().map_err(|_| corrupt("tenant"))?,
+        created_unix_seconds: value("created").map(str::parse).transpose().map_err(|_| corrupt("created"))?,
         state,
     }))
 }

@@ -11,21 +11,27 @@ use serde::{Deserialize, Serialize};
 pub enum FrontEnd {
     /// Docker or Podman, through the volume plugin.
     Docker,
+    /// Kubernetes or another orchestrator, through the CSI driver.
+    Csi,
 }
 
 impl FrontEnd {
+    /// All front ends.
+    pub const ALL: [Self; 2] = [Self::Docker, Self::Csi];
+
     /// Its word in LVM tags and output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Docker => "docker",
+            Self::Csi => "csi",
         }
     }
 
     /// The front end that an LVM tag names; `None` when it is not one.
     #[must_use]
     pub fn from_tag(tag: &str) -> Option<Self> {
-        (tag == Self::Docker.as_str()).then_some(Self::Docker)
+        Self::ALL.into_iter().find(|front_end| front_end.as_str() == tag)
     }
 }
 

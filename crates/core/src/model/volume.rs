@@ -133,6 +133,10 @@ pub struct Volume {
     /// The tenant that a front end mounts it for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default_tenant: Option<Name>,
+    /// When it was created, in seconds since the Unix epoch by the host's clock. `None`: by a version that did not
+    /// record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_unix_seconds: Option<u64>,
     /// Its stage of life.
     pub state: VolumeState,
 }
@@ -241,6 +245,7 @@ impl Volume {
             mount_options: MountOptions::default(),
             created_by: None,
             default_tenant: None,
+            created_unix_seconds: None,
             pool: "p".parse().unwrap(),
             name: "v".parse().unwrap(),
             uuid: Uuid::from_u128(7),

@@ -37,6 +37,7 @@ fn a_volume_of_version_1_is_read() {
         mount_options: MountOptions::default(),
         created_by: None,
         default_tenant: None,
+        created_unix_seconds: None,
         pool: "p".parse().unwrap(),
         name: "v".parse().unwrap(),
         uuid: Uuid::from_u128(7),
@@ -74,9 +75,14 @@ fn a_volume_of_version_1_is_read() {
     let mounted = least.replace(r#""state""#, r#""mount_options":{"suid":true,"subdir":"data"},"state""#);
     let mount_options = MountOptions { suid: true, dev: false, subdir: Some("data".parse().unwrap()) };
     assert_eq!(read("48ae236d", &mounted), Ok(Record::Volume(Volume { mount_options, ..expected.clone() })));
-    let made = least.replace(r#""state""#, r#""created_by":"docker","default_tenant":"db","state""#);
-    let (created_by, default_tenant) = (Some(FrontEnd::Docker), Some("db".parse().unwrap()));
-    assert_eq!(read("5c61f49c", &made), Ok(Record::Volume(Volume { created_by, default_tenant, ..expected })));
+    let made = least
+        .replace(r#""state""#, r#""created_by":"csi","default_tenant":"db","created_unix_seconds":1700000000,"state""#);
+    let (created_by, default_tenant) = (Some(FrontEnd::Csi), Some("db".parse().unwrap()));
+    let created_unix_seconds = Some(1_700_000_000);
+    assert_eq!(
+        read("b5dc6d90", &made),
+        Ok(Record::Volume(Volume { created_by, default_tenant, created_unix_seconds, ..expected }))
+    );
     assert_eq!(read("00000000", least).unwrap_err().code, Code::Corrupt);
 }
 

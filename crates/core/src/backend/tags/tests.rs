@@ -13,13 +13,15 @@ fn volumes() -> impl Strategy<Value = Volume> {
     let origin = proptest::option::of("[a-z][a-z0-9]{0,8}");
     let subdir = proptest::option::of("[a-z][a-z0-9]{0,8}".prop_map(|name| name.parse().expect("a valid name")));
     let names = proptest::option::of("[a-z][a-z0-9]{0,8}".prop_map(|name| name.parse().expect("a valid name")));
-    let maker = (proptest::option::of(Just(FrontEnd::Docker)), names);
+    let front_end = proptest::sample::select(FrontEnd::ALL.as_slice());
+    let maker = (proptest::option::of(front_end), names, proptest::option::of(any::<u64>()));
     let mount = (any::<(bool, bool)>(), subdir).prop_map(|((suid, dev), subdir)| MountOptions { suid, dev, subdir });
     (any::<u128>(), any::<(bool, bool, bool, bool, bool)>(), origin, unfilled, mount, maker, state).prop_map(
         |(uuid, (xfs, full, fast_commit, read_only, shared), origin, unfilled, mount_options, maker, state)| Volume {
             mount_options,
             created_by: maker.0,
             default_tenant: maker.1,
+            created_unix_seconds: maker.2,
             pool: "p".parse().expect("a valid name"),
             name: "v".parse().expect("a valid name"),
             uuid: Uuid::from_u128(uuid),
@@ -68,7 +70,7 @@ proptest! {
 fn tags_of_version_1_are_read() {
     let text = "bulkhead.volume=00000000-0000-0000-0000-000000000007 bulkhead.fs=xfs bulkhead.provision=on_demand \
         bulkhead.state=resizing:8192 bulkhead.read_only bulkhead.origin=o bulkhead.unfilled=4096 bulkhead.share=base \
-        bulkhead.suid bulkhead.dev bulkhead.subdir=data bulkhead.created_by=docker bulkhead.tenant=db";
+        bulkhead.suid bulkhead.dev bulkhead.subdir=data bulkhead.created_by=docker bulkhead.tenant=db bulkhead.created=1700000000";
     let tags: Vec<String> = text.split(' ').map(str::to_owned).collect();
     let volume = volume_from_tags(&"p".parse().unwrap(), "v", Bytes(4096), &tags).unwrap().unwrap();
     let subdir = Some("data".parse().unwrap());
@@ -76,6 +78,7 @@ fn tags_of_version_1_are_read() {
         mount_options: MountOptions { suid: true, dev: true, subdir },
         created_by: Some(FrontEnd::Docker),
         default_tenant: Some("db".parse().unwrap()),
+        created_unix_seconds: Some(1_700_000_000),
         pool: "p".parse().unwrap(),
         name: "v".parse().unwrap(),
         uuid: Uuid::from_u128(7),
@@ -93,9 +96,15 @@ fn tags_of_version_1_are_read() {
         state: VolumeState::Resizing { to_bytes: Bytes(8192) },
     };
     assert_eq!((&volume, tags_of(&volume)), (&expected, tags.clone()));
-    // Earlier versions wrote none of the last five.
+    // Earlier versions wrote none of the last six.
     let earlier = volume_from_tags(&volume.pool, "v", Bytes(4096), &tags[..8]).unwrap().unwrap();
-    let least = Volume { mount_options: MountOptions::default(), created_by: None, default_tenant: None, ..expected };
+    let least = Volume {
+        mount_options: MountOptions::default(),
+        created_by: None,
+        default_tenant: None,
+        created_unix_seconds: None,
+        ..expected
+    };
     assert_eq!(earlier, least);
 }
 
