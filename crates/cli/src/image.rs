@@ -1,12 +1,14 @@
 //! `bulkhead image import`: imports a directory, a tar archive or an OCI image as a snapshot to clone. The daemon imports archives only;
-//! a source that is not an archive is packed into one here, with the permissions of the user who runs this command.
+//! a source that is not an archive is packed into one here, with the permissions of the user who runs this command, and an image of a running
+//! Docker or Podman is passed on as it arrives from there.
 
-use std::path::absolute;
+use std::path::{Path, PathBuf, absolute};
 
 use bulkhead_api::client::{Client, Streamed};
 use bulkhead_api::wire::{Done, ImageImport, JobResult, VolumeView};
 use bulkhead_core::base::LeftOut;
 use bulkhead_core::error::Fault;
+use bulkhead_export::ImageName;
 use bulkhead_image::{ImportError, Platform, Source};
 use serde::Serialize;
 
@@ -16,6 +18,46 @@ use crate::parse::{self, invalid};
 use crate::progress;
 use crate::show;
 use crate::stream::{self, Feed};
+
+/// Where the archive comes from.
+enum Input {
+    Path(Source),
+    /// An image of the runtime at a socket.
+    Runtime(ImageName, PathBuf),
+}
+
+impl Input {
+    /// Writes the archive to the job.
+    fn write_to(self, name: &str, out: &mut Feed) -> Result<(), Fault> {
+        match self {
+            Self::Path(source) => source.write_to(out).map_err(|error| fault(name, &error)),
+            Self::Runtime(image, socket) => {
+                bulkhead_export::write_to(&image, &socket, out).map_err(|error| error.fault(&image))
+            }
+        }
+    }
+}
+
+fn fault(name: &str, error: &ImportError) -> Fault {
+    error.fault(format!("source {name}"))
+}
+
+/// The image of a runtime that a source names, with the socket to ask; `None` for a path.
+fn image_name(source: &Path, socket: Option<&Path>) -> Result<Option<(ImageName, PathBuf)>, Fault> {
+    // Names of images are text; a path need not be.
+    let text = source.to_str().unwrap_or_default();
+    match (bulkhead_export::parse(text).map_err(|error| error.fault(text))?, socket) {
+        (Some(image), socket) => {
+            let socket = socket.unwrap_or_else(|| Path::new(image.runtime().socket())).to_owned();
+            Ok(Some((image, socket)))
+        }
+        (None, None) => Ok(None),
+        (None, Some(_)) => {
+            Err(invalid("--runtime-socket", "the source is a path, and not an image of Docker or Podman")
+                .hint("omit it, or specify docker-daemon:NAME or podman:NAME"))
+        }
+    }
+}
 
 /// Imports an image.
 ///
@@ -30,6 +72,7 @@ pub(crate) async fn import(args: ImageImportArgs, client: &Client, output: &Outp
     }
     let staging = absolute(&args.staging).map_err(|error| invalid("--staging", error))?;
     let tenant = args.tenant.as_deref().map(parse::tenant_name).transpose()?;
+    let image = image_name(&args.source, args.runtime_socket.as_deref())?;
     let name = args.source.display().to_string();
     let request = ImageImport {
         source: name.clone(),
@@ -44,10 +87,12 @@ pub(crate) async fn import(args: ImageImportArgs, client: &Client, output: &Outp
         Streamed::Planned(done) => return show::steps(output, &object, "", &done),
         Streamed::Stream(stream) => stream,
     };
-    let fault = move |error: &ImportError| error.fault(format!("source {name}"));
-    let source = Source::open(&args.source, &staging).map_err(|error| fault(&error))?;
+    let input = match image {
+        Some((image, socket)) => Input::Runtime(image, socket),
+        None => Input::Path(Source::open(&args.source, &staging).map_err(|error| fault(&name, &error))?),
+    };
     let bar = progress::bytes("imported", None, output);
-    let feed = move |out: &mut Feed| source.write_to(out).map_err(|error| fault(&error));
+    let feed = move |out: &mut Feed| input.write_to(&name, out);
     let result = stream::feed(client, stream, feed, &bar).await;
     bar.finish_and_clear();
     let JobResult::Imported { done, content, entries, left_out } = result? else { return Ok(()) };
@@ -65,4 +110,21 @@ struct Imported<'a> {
     #[serde(flatten)]
     done: &'a Done<VolumeView>,
     left_out: &'a [LeftOut],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_socket_is_that_of_the_runtime_unless_another_is_specified() {
+        let socket = |source: &str, socket: Option<&str>| {
+            image_name(Path::new(source), socket.map(Path::new)).map(|found| found.map(|(_, socket)| socket))
+        };
+        assert_eq!(socket("podman:web", None), Ok(Some("/run/podman/podman.sock".into())));
+        assert_eq!(socket("docker-daemon:web", Some("/s")), Ok(Some("/s".into())));
+        assert_eq!(socket("rootfs", None), Ok(None));
+        assert!(socket("rootfs", Some("/s")).is_err_and(|fault| fault.object.contains("--runtime-socket")));
+        assert!(socket("docker:web", None).is_err());
+    }
 }

@@ -8,7 +8,7 @@ use super::Write;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImageCommand {
-    /// Import a directory, a tar archive or an OCI image as a base snapshot to clone (directory pools)
+    /// Import a directory, a tar archive or an image as a base snapshot to clone (directory pools)
     ///
     /// Identical sources result in identical bases.
     Import(ImageImportArgs),
@@ -16,7 +16,8 @@ pub(crate) enum ImageCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImageImportArgs {
-    /// Directory, tar archive (plain, gzip or zstd), OCI image layout, or output of `docker save`; the last two as a directory or a tar archive
+    /// Directory, tar archive (plain, gzip or zstd), OCI image layout, or output of `docker save`, the last two as a directory or a tar archive;
+    /// or the name of an image of a running Docker or Podman: docker-daemon:NAME, podman:NAME
     pub(crate) source: PathBuf,
     /// Snapshot to create: POOL/VOLUME
     pub(crate) volume: String,
@@ -32,6 +33,9 @@ pub(crate) struct ImageImportArgs {
     /// Refuse a source with extended attributes that cannot be kept; otherwise these are omitted and listed
     #[arg(long)]
     pub(crate) strict: bool,
+    /// Socket of the Docker or Podman that has the image [default: /run/docker.sock, /run/podman/podman.sock]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) runtime_socket: Option<PathBuf>,
     /// Temporary directory for unpacking archives
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub(crate) staging: PathBuf,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::host::{json, kernel_is_silent, make_file_pool, refused, unmake_file_pool};
+use super::host::{json, kernel_is_silent, make_file_pool, refused, start_daemon, unmake_file_pool};
 use super::systemd::{SYSTEMD, install, keeps_writing, no_package, purge};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
@@ -40,6 +40,15 @@ pub(super) const CASES: &[Case] = &[
         profile: SYSTEMD,
         limit: Duration::from_secs(600),
         run: |ctx| Box::pin(docker_volumes(ctx)),
+    },
+    Case {
+        name: "docker_image",
+        about: "an image of a stock Docker is imported by its name: the base has the entries that Docker exports, and is the \
+                base that the output of `docker save` gives; absent images and runtimes are refused, and nothing is left",
+        kernels: &[Kernel::V6_12],
+        profile: SYSTEMD,
+        limit: Duration::from_secs(500),
+        run: |ctx| Box::pin(docker_image(ctx)),
     },
 ];
 
@@ -278,6 +287,77 @@ async fn docker_volumes(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine.sh("systemctl stop docker; rm /run/systemd/system/docker.service; systemctl daemon-reload").await?;
     kernel_is_silent(ctx).await?;
     purge(ctx).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Lists the entries of a directory: name, type, mode, owners, target of a link, and the sums of files.
+const ENTRIES: &str =
+    "find . -path ./lost+found -prune -o -printf '%p %y %m %U %G %l\\n'; find . -type f -exec sha256sum {} +";
+
+async fn docker_image(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let (dirs, busybox) = match programs(ctx).await {
+        Ok(found) => found,
+        Err(skipped) => return Ok(skipped),
+    };
+    let docker = Docker { path: dirs.join(":") };
+    start_docker(ctx, &docker, &dirs[0]).await?;
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_file_pool(ctx).await?;
+    import_box(ctx, &docker, &busybox).await?;
+
+    json(ctx, &["image", "import", "docker-daemon:box", "file/box"]).await?;
+    json(ctx, &["tenant", "create", "reader", "--volume", "file/box"]).await?;
+    let at =
+        json(ctx, &["volume", "inspect", "file/box"]).await?["mounted_at"].as_str().context("not mounted")?.to_owned();
+    docker.run(ctx, "create --name box --network none box sh").await?;
+    let export = format!("PATH={}:$PATH; mkdir /tmp/shown; docker export box | tar -C /tmp/shown -xp", docker.path);
+    ctx.machine.sh_within(&export, LIMIT).await?;
+    let entries = ctx.machine.sh(&format!("cd {at}; ({ENTRIES}) | sort")).await?;
+    ensure!(entries.lines().count() > 8, "the base has only {entries}");
+    // A container has mount points that its image has not.
+    let missing = format!(
+        "cd {at}; ({ENTRIES}) | sort > /tmp/a; cd /tmp/shown; ({ENTRIES}) | sort > /tmp/b; comm -23 /tmp/a /tmp/b"
+    );
+    let missing = ctx.machine.sh(&missing).await?;
+    ensure!(missing.is_empty(), "the base has what Docker does not show:\n{missing}");
+    let image = "grep -vE ' \\./(dev|proc|sys|\\.dockerenv|etc/(hosts|hostname|resolv.conf|mtab))|^\\./(dev|proc|sys|\\.dockerenv|etc/(hosts|hostname|resolv.conf|mtab))'";
+    let absent = ctx.machine.sh(&format!("comm -13 /tmp/a /tmp/b | {image} || true")).await?;
+    ensure!(absent.trim().is_empty(), "the base lacks what Docker shows:\n{absent}");
+
+    let saved = format!("PATH={}:$PATH; docker save box > /tmp/box.tar", docker.path);
+    ctx.machine.sh_within(&saved, LIMIT).await?;
+    json(ctx, &["image", "import", "/tmp/box.tar", "file/saved"]).await?;
+    let mut bases = Vec::new();
+    for volume in ["file/box", "file/saved"] {
+        let view = json(ctx, &["volume", "inspect", volume]).await?;
+        bases.push(view["layers"]["below"].to_string());
+    }
+    ensure!(bases[0] == bases[1] && bases[0].contains("id"), "there are two bases: {bases:?}");
+
+    for (source, code, words) in [
+        ("docker-daemon:absent", 3, &["has no such image", "docker pull absent"][..]),
+        ("docker-daemon:../box", 2, &["not the name of an image"]),
+        ("docker://box", 2, &["docker-daemon:NAME"]),
+        ("podman:box", 11, &["is not running", "podman.socket"]),
+    ] {
+        refused(ctx, code, words, &["image", "import", source, "file/x"]).await?;
+    }
+    let left = ctx.machine.sh("ls -d /var/tmp/bulkhead-* 2> /dev/null || true").await?;
+    ensure!(left.trim().is_empty(), "the staging directory has {left}");
+
+    json(ctx, &["tenant", "rm", "reader"]).await?;
+    for volume in ["file/box", "file/saved"] {
+        json(ctx, &["volume", "rm", volume]).await?;
+    }
+    docker.run(ctx, "rm -f box").await?;
+    docker.run(ctx, "rmi box").await?;
+    unmake_file_pool(ctx).await?;
+    daemon.stop().await?;
+    ctx.machine
+        .sh("systemctl stop docker; rm /run/systemd/system/docker.service; systemctl daemon-reload; rm -r /tmp/shown /tmp/box.tar /tmp/a /tmp/b")
+        .await?;
+    kernel_is_silent(ctx).await?;
     Ok(Outcome::Passed)
 }
 
