@@ -1,0 +1,289 @@
+//! Volumes: created, deleted, expanded and modified.
+
+use bulkhead_api::client::Removal;
+use bulkhead_api::wire::{TenantCreate, TenantSet, VolumeCopy, VolumeCreate, VolumeResize, VolumeView};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{FsKind, VolumeRef};
+use bulkhead_core::name::Name;
+use bulkhead_core::units::{Bytes, Share};
+use tonic::Status;
+
+use super::{Controller, OWN, failed};
+use crate::capacity::{Range, signed};
+use crate::parameters::Parameters;
+use crate::proto::volume_content_source::Type as Source;
+use crate::proto::{
+    ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerModifyVolumeRequest, CreateVolumeRequest,
+    CreateVolumeResponse, Volume, VolumeContentSource,
+};
+use crate::{capability, names, parameters, status};
+
+impl Controller {
+    /// `CreateVolume`: a volume, and a tenant for it where there is none. The same request again finds both, and completes what an
+    /// interrupted one has begun.
+    pub(super) async fn create(&self, request: &CreateVolumeRequest) -> Result<CreateVolumeResponse, Status> {
+        let name = names::of_volume(&request.name).map_err(failed)?;
+        let fs = capability::check(&request.volume_capabilities).map_err(failed)?;
+        let range = Range::parse(request.capacity_range.as_ref()).map_err(failed)?;
+        let given = parameters::parse(&request.parameters, &request.mutable_parameters).map_err(failed)?;
+        self.check_topology(request)?;
+        let source = match &request.volume_content_source {
+            Some(source) => Some(self.source(source).await.map_err(failed)?),
+            None => None,
+        };
+        let pool = match (&source, &given.pool) {
+            (Some(source), Some(pool)) if source.volume.pool != *pool => {
+                let cause = format!("a copy is created in the pool of its source, which is {}", source.volume.pool);
+                return Err(failed(Fault::new(Code::InvalidArgument, "parameter \"pool\"", cause)));
+            }
+            (Some(source), _) => source.volume.pool.clone(),
+            (None, named) => self.pool(named.as_ref()).await.map_err(failed)?,
+        };
+        let volume = VolumeRef { pool, name };
+        if let Some(found) = self.existing(&volume).await.map_err(failed)? {
+            self.check_compatible(&found, source.as_ref(), fs, range)?;
+        }
+        let tenant = given.tenant.clone().unwrap_or_else(|| volume.name.clone());
+        let is_new_tenant = self.ensure_tenant(&tenant, given.share).await.map_err(failed)?;
+        let made = match &source {
+            Some(source) => self.copy(&volume, source, fs, range, &given, &tenant).await,
+            None => self.make(&volume, fs, range, &given, &tenant).await.map_err(failed),
+        };
+        if made.is_err() && is_new_tenant {
+            self.remove_unused_tenant(&tenant).await;
+        }
+        let volume = self.volume(&made?, request.volume_content_source.clone());
+        Ok(CreateVolumeResponse { volume: Some(volume) })
+    }
+
+    /// Refuses a volume that has to be reachable from elsewhere only.
+    fn check_topology(&self, request: &CreateVolumeRequest) -> Result<(), Status> {
+        let Some(topology) = &request.accessibility_requirements else { return Ok(()) };
+        if topology.requisite.is_empty() || topology.requisite.iter().any(|topology| self.is_here(topology)) {
+            return Ok(());
+        }
+        let cause = format!("volumes of this driver are on node {}, which is not among them", self.settings.node);
+        Err(Status::resource_exhausted(format!("accessibility_requirements: {cause}")))
+    }
+
+    /// The volume or snapshot that a request is to copy.
+    async fn source(&self, source: &VolumeContentSource) -> Result<VolumeView, Fault> {
+        match &source.r#type {
+            Some(Source::Snapshot(snapshot)) => self.inspect("snapshot_id", &snapshot.snapshot_id).await,
+            Some(Source::Volume(volume)) => self.inspect("volume_id", &volume.volume_id).await,
+            None => Err(Fault::new(Code::InvalidArgument, "volume_content_source", "it has no type")),
+        }
+    }
+
+    /// A volume of this driver by that name.
+    async fn existing(&self, volume: &VolumeRef) -> Result<Option<VolumeView>, Fault> {
+        match self.daemon.volume_inspect(volume).await {
+            Err(fault) if fault.code == Code::NotFound => Ok(None),
+            Ok(view) if view.created_by != OWN => {
+                let cause = "a volume of that name exists, which this driver has not created";
+                Err(Fault::new(Code::AlreadyExists, format!("volume {volume}"), cause))
+            }
+            found => found.map(Some),
+        }
+    }
+
+    fn check_compatible(
+        &self,
+        found: &VolumeView,
+        source: Option<&VolumeView>,
+        fs: Option<FsKind>,
+        range: Range,
+    ) -> Result<(), Status> {
+        let differs =
+            |cause: String| Err(failed(Fault::new(Code::AlreadyExists, format!("volume {}", found.volume), cause)));
+        if found.origin.as_ref() != source.map(|source| &source.volume.name) {
+            return differs("it exists, with another content source".to_owned());
+        }
+        if fs.is_some_and(|fs| fs != found.fs) {
+            return differs(format!("it exists, with file system {}", found.fs));
+        }
+        // A copy that is smaller than required is one whose growth was interrupted.
+        let can_grow = source.is_some() && found.size_bytes < range.required;
+        if !range.contains(found.size_bytes) && !can_grow {
+            return differs(format!("it exists, with {}", found.size_bytes));
+        }
+        Ok(())
+    }
+
+    async fn make(
+        &self,
+        volume: &VolumeRef,
+        fs: Option<FsKind>,
+        range: Range,
+        given: &Parameters,
+        tenant: &Name,
+    ) -> Result<VolumeView, Fault> {
+        let found = self.existing(volume).await?;
+        let size = found.as_ref().map_or_else(|| range.size(self.settings.size), |found| found.size_bytes);
+        let request = VolumeCreate {
+            fs: fs.unwrap_or_default(),
+            provision: given.provision,
+            journal: given.journal,
+            fast_commit: given.fast_commit,
+            mount_options: given.mount_options_of_new(),
+            created_by: OWN,
+            default_tenant: Some(tenant.clone()),
+            ..VolumeCreate::new(volume.clone(), size)
+        };
+        let done = self.daemon.volume_create(&request, false).await?;
+        self.view(volume, done.object).await
+    }
+
+    async fn copy(
+        &self,
+        volume: &VolumeRef,
+        source: &VolumeView,
+        fs: Option<FsKind>,
+        range: Range,
+        given: &Parameters,
+        tenant: &Name,
+    ) -> Result<VolumeView, Status> {
+        let object = format!("volume {volume}");
+        if fs.is_some_and(|fs| fs != source.fs) {
+            let cause = format!("its source {} has file system {}", source.volume, source.fs);
+            return Err(failed(Fault::new(Code::InvalidArgument, object, cause)));
+        }
+        let size = source.size_bytes.max(range.required);
+        if !range.contains(size) {
+            let cause = format!("its source {} has {}, more than the limit", source.volume, source.size_bytes);
+            return Err(status::out_of_range(&object, &cause));
+        }
+        let request = VolumeCopy {
+            read_from: given.read_from,
+            domain: given.domain.clone(),
+            mount_options: given.mount_options.clone(),
+            created_by: OWN,
+            default_tenant: Some(tenant.clone()),
+            ..VolumeCopy::new(volume.name.clone(), false)
+        };
+        let done = self.daemon.volume_copy(&source.volume, &request, false).await.map_err(failed)?;
+        let view = self.view(volume, done.object).await.map_err(failed)?;
+        if view.size_bytes >= size {
+            return Ok(view);
+        }
+        self.grow(volume, size).await.map_err(failed)
+    }
+
+    /// `DeleteVolume`: removes a volume, and the tenant that was created for it. Succeeds if there is no such volume.
+    pub(super) async fn delete(&self, id: &str) -> Result<(), Status> {
+        let Some(volume) = names::parse_id("volume_id", id).map_err(failed)? else { return Ok(()) };
+        let view = match self.daemon.volume_inspect(&volume).await {
+            Err(fault) if fault.code == Code::NotFound => {
+                self.remove_unused_tenant(&volume.name).await;
+                return Ok(());
+            }
+            found => found.map_err(failed)?,
+        };
+        if view.created_by != OWN || view.read_only {
+            let cause = "it is not a volume of this driver";
+            return Err(failed(Fault::new(Code::InvalidArgument, format!("volume {id}"), cause)));
+        }
+        self.daemon.volume_remove(&volume, Removal::default()).await.map_err(failed)?;
+        self.remove_unused_tenant(view.default_tenant.as_ref().unwrap_or(&volume.name)).await;
+        Ok(())
+    }
+
+    /// `ControllerExpandVolume`, with its file system: nothing remains to be done on the node.
+    pub(super) async fn expand(
+        &self,
+        request: &ControllerExpandVolumeRequest,
+    ) -> Result<ControllerExpandVolumeResponse, Status> {
+        let view = self.inspect("volume_id", &request.volume_id).await.map_err(failed)?;
+        let object = format!("volume {}", view.volume);
+        if request.capacity_range.is_none() {
+            return Err(failed(Fault::new(Code::InvalidArgument, object, "no capacity range is given")));
+        }
+        let range = Range::parse(request.capacity_range.as_ref()).map_err(failed)?;
+        if range.limit.is_some_and(|limit| view.size_bytes > limit) {
+            return Err(status::out_of_range(&object, &format!("it has {}, more than the limit", view.size_bytes)));
+        }
+        let size = match view.size_bytes >= range.required {
+            true => view.size_bytes,
+            false => self.grow(&view.volume, range.required).await.map_err(failed)?.size_bytes,
+        };
+        Ok(ControllerExpandVolumeResponse { capacity_bytes: signed(size), node_expansion_required: false })
+    }
+
+    /// `ControllerModifyVolume`: changes the share of the volume's tenant.
+    pub(super) async fn modify(&self, request: &ControllerModifyVolumeRequest) -> Result<(), Fault> {
+        let view = self.inspect("volume_id", &request.volume_id).await?;
+        let Some(share) = parameters::parse_mutable(&request.mutable_parameters)? else { return Ok(()) };
+        let tenant = view.tenant.or(view.default_tenant).unwrap_or(view.volume.name);
+        let set = TenantSet { share: Some(share), ..TenantSet::default() };
+        match self.daemon.tenant_set(&tenant, &set, false).await {
+            Err(fault) if fault.code == Code::NotFound => self.ensure_tenant(&tenant, Some(share)).await.map(drop),
+            ended => ended.map(drop),
+        }
+    }
+
+    async fn grow(&self, volume: &VolumeRef, size: Bytes) -> Result<VolumeView, Fault> {
+        let request = VolumeResize { size_bytes: Some(size), ..VolumeResize::default() };
+        let done = self.daemon.volume_resize(volume, &request, false).await?;
+        self.view(volume, done.object).await
+    }
+
+    async fn view(&self, volume: &VolumeRef, answered: Option<VolumeView>) -> Result<VolumeView, Fault> {
+        match answered {
+            Some(view) => Ok(view),
+            None => self.daemon.volume_inspect(volume).await,
+        }
+    }
+
+    /// What an id names; `what` is the field of the request.
+    pub(super) async fn inspect(&self, what: &str, id: &str) -> Result<VolumeView, Fault> {
+        match names::parse_id(what, id)? {
+            Some(volume) => self.daemon.volume_inspect(&volume).await,
+            None => Err(Fault::new(Code::NotFound, format!("{what} {id:?}"), "nothing has that id")),
+        }
+    }
+
+    /// Ensures that a tenant exists; returns whether it was created.
+    async fn ensure_tenant(&self, name: &Name, share: Option<Share>) -> Result<bool, Fault> {
+        match self.daemon.tenant_inspect(name).await {
+            Err(fault) if fault.code == Code::NotFound => {
+                let (share, created_by) = (share.unwrap_or_default(), OWN);
+                let request = TenantCreate { share, created_by, ..TenantCreate::new(name.clone()) };
+                self.daemon.tenant_create(&request, false).await.map(|_| true)
+            }
+            // Its share may have been modified since it was created.
+            found => found.map(|_| false),
+        }
+    }
+
+    /// Removes a tenant that this driver has created, unless something uses it. A failure leaves it, and is only logged: the volume is gone,
+    /// which is what was asked for.
+    async fn remove_unused_tenant(&self, name: &Name) {
+        let unused = async {
+            let tenant = match self.daemon.tenant_inspect(name).await {
+                Err(fault) if fault.code == Code::NotFound => return Ok(()),
+                found => found?,
+            };
+            let is_default = |view: &VolumeView| view.default_tenant.as_ref() == Some(name);
+            let is_used = tenant.n_processes > 0
+                || !tenant.volumes.is_empty()
+                || self.daemon.volume_list(None).await?.iter().any(is_default);
+            if tenant.created_by == OWN && !is_used {
+                self.daemon.tenant_remove(name, Removal::default()).await?;
+            }
+            Ok::<(), Fault>(())
+        };
+        if let Err(fault) = unused.await {
+            tracing::warn!(tenant = %name, %fault, "the tenant of a removed volume is left");
+        }
+    }
+
+    pub(super) fn volume(&self, view: &VolumeView, content_source: Option<VolumeContentSource>) -> Volume {
+        Volume {
+            capacity_bytes: signed(view.size_bytes),
+            volume_id: names::id(&view.volume),
+            volume_context: Default::default(),
+            content_source,
+            accessible_topology: vec![self.topology()],
+        }
+    }
+}
