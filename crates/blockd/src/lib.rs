@@ -304,7 +304,7 @@ fn prepare(
     let gate = work.as_ref().map(|(_, gate)| Arc::clone(gate));
     let target = Arc::new(Volume::new(image, layers, spec.discards, gate));
     let directory = File::open(servers::dir(roots)).map_err(StartError::at("open the directory of servers"))?;
-    // From here until `forget_mounts`, this process keeps the host's mounts busy.
+    // From here until `detach_mounts`, this process keeps the host's mounts busy.
     background::unshare_mounts()?;
     let node = Arc::new(node);
     let (done, outcomes) = channel();

@@ -26,9 +26,10 @@ pub(crate) enum DeviceCommand {
     },
     /// Measure an io.cost model for a device, and store it
     ///
-    /// Takes minutes. Creates two scratch volumes in a pool on the device, each with a tenant of the same name (bulkhead-calibrate-a and
-    /// bulkhead-calibrate-b, which are reserved names), and removes them at the end. The device should be idle otherwise; its controller is disabled in the meantime.
-    /// Requires fio. With --model and --qos, these are stored, and nothing is measured.
+    /// Measures for minutes, or only stores the lines given with --model and --qos. Measuring creates two scratch volumes in a pool on the device,
+    /// each with a tenant of the same name (bulkhead-calibrate-a and bulkhead-calibrate-b, names that nothing else may have), and removes them at
+    /// the end. The device should be idle otherwise; its controller is disabled in the meantime. Requires fio. --dry-run shows what storing
+    /// the lines would change, and is refused for a measurement.
     Calibrate(CalibrateArgs),
 }
 
@@ -40,7 +41,7 @@ pub(crate) struct CalibrateArgs {
     #[arg(long, value_name = "POOL", conflicts_with_all = ["model", "qos"])]
     pub(crate) pool: Option<String>,
     /// Measure no model. Instead check, with the stored calibration, how much each of three neighbours slows down a small fsync, and how
-    /// much of the throughput that remains the neighbour gets
+    /// much of the remaining throughput the neighbour gets
     #[arg(long, conflicts_with_all = ["model", "qos", "dry_run"])]
     pub(crate) verify: bool,
     #[command(flatten)]

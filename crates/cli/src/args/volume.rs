@@ -93,8 +93,8 @@ pub(crate) enum VolumeCommand {
         /// peers are not available
         #[arg(long, value_enum, value_name = "SOURCE")]
         read_from: Option<ReadFrom>,
-        /// Sharing domain: a volume reads from the page caches of volumes in the same domain only; requires `--read-from peers` or `disk`
-        /// [default: the origin's, otherwise the pool's]
+        /// Sharing domain: a volume reads from the page caches of volumes in the same domain only. Not with
+        /// `--read-from host-cache` or `both`, which read through the host's page cache [default: the origin's, otherwise the pool's]
         #[arg(long, value_name = "NAME")]
         domain: Option<String>,
         #[command(flatten)]
@@ -128,7 +128,7 @@ pub(crate) enum VolumeCommand {
     },
     /// Write a snapshot to standard output as a stream, in full or as the difference from another (directory pools and thin pools)
     Send(SendArgs),
-    /// Create a snapshot from a stream on standard input; the sending host must be trusted (directory pools)
+    /// Create a snapshot in a directory pool from a stream on standard input; only for streams of trusted hosts
     Receive(ReceiveArgs),
     /// Check the file system of a volume that is not mounted
     Check {
@@ -197,7 +197,7 @@ pub(crate) struct ReceiveArgs {
     /// Discard the received data of an interrupted transfer
     #[arg(long)]
     pub(crate) abort: bool,
-    /// Tenant to charge for the work [default: the tenant of a volume with the same base; if there is none, nobody is charged and the work has
+    /// Tenant to charge for the work [default: the tenant of a volume that depends on the stream's base; if there is none, nobody is charged and the work has
     /// the lowest priority]; the snapshot is not attached to it
     #[arg(long, value_name = "NAME", conflicts_with_all = ["token", "abort"])]
     pub(crate) tenant: Option<String>,

@@ -13,11 +13,13 @@ pub enum FrontEnd {
     Docker,
     /// Kubernetes or another orchestrator, through the CSI driver.
     Csi,
+    /// `bulkhead device calibrate`, for its scratch volumes and tenants.
+    Calibration,
 }
 
 impl FrontEnd {
     /// All front ends.
-    pub const ALL: [Self; 2] = [Self::Docker, Self::Csi];
+    pub const ALL: [Self; 3] = [Self::Docker, Self::Csi, Self::Calibration];
 
     /// Its word in LVM tags and output.
     #[must_use]
@@ -25,6 +27,7 @@ impl FrontEnd {
         match self {
             Self::Docker => "docker",
             Self::Csi => "csi",
+            Self::Calibration => "calibration",
         }
     }
 

@@ -1,14 +1,15 @@
 //! Two tenants with a volume each, which the daemon creates in a pool on the device and removes at the end.
 //!
-//! The names of both tenants and volumes are [`NAMES`], which are reserved: leftovers of a killed calibration are removed by the next one.
+//! Both are named [`NAMES`] and recorded as created by a calibration, by which the next one identifies the leftovers of a killed one.
+//! Nothing else of these names is used or removed.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use bulkhead_api::client::{Client, Removal};
-use bulkhead_api::wire::{DeviceView, PoolView, TenantCreate, VolumeCreate};
+use bulkhead_api::wire::{DeviceView, PoolView, TenantCreate, TenantView, VolumeCreate, VolumeView};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FsKind, VolumeRef};
+use bulkhead_core::model::{FrontEnd, FsKind, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::file::LockFile;
@@ -21,6 +22,8 @@ use crate::pair::Pair;
 
 /// Names of the tenants and of their volumes.
 const NAMES: [&str; 2] = ["bulkhead-calibrate-a", "bulkhead-calibrate-b"];
+/// What they are recorded as created by.
+const CREATOR: Option<FrontEnd> = Some(FrontEnd::Calibration);
 /// Maximum and minimum size of a volume.
 const VOLUME: Bytes = Bytes::mib(2048);
 const VOLUME_MIN: Bytes = Bytes::mib(400);
@@ -56,7 +59,8 @@ impl Scratch {
     /// Removes leftovers of a killed calibration, and sets up.
     ///
     /// # Errors
-    /// If another calibration or experiment is in progress, no pool on the device has free space, or the daemon refuses.
+    /// If another calibration or experiment is in progress, a tenant or volume of another creator has one of the names, no pool on the device
+    /// has free space, or the daemon refuses.
     pub(super) fn set_up(client: Client, device: &str, pool: Option<&Name>) -> Result<Self> {
         let lock = lock()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -66,6 +70,7 @@ impl Scratch {
         let view = daemon.request(async |client| client.device_inspect(device).await)?;
         let dev = view.dev.parse().context("the device's number")?;
         remove(&daemon)?;
+        check_names_unused(&daemon)?;
         let pool = choose_pool(&daemon, &view, pool)?;
         let volume = volume_size(&pool)?;
         let [a, b] = NAMES.map(str::parse::<Name>);
@@ -94,10 +99,12 @@ impl Scratch {
     fn make_volume(&self, pool: &Name, name: &Name) -> Result<PathBuf> {
         let volume = VolumeRef { pool: pool.clone(), name: name.clone() };
         let (size_bytes, fs, provision, fast_commit) = (self.volume, FsKind::Ext4, None, false);
-        let request = VolumeCreate { fs, provision, fast_commit, ..VolumeCreate::new(volume.clone(), size_bytes) };
+        let created_by = CREATOR;
+        let request =
+            VolumeCreate { fs, provision, fast_commit, created_by, ..VolumeCreate::new(volume.clone(), size_bytes) };
         self.daemon.request(async |client| client.volume_create(&request, false).await)?;
         let volumes = vec![volume.clone()];
-        let request = TenantCreate { volumes, ..TenantCreate::new(name.clone()) };
+        let request = TenantCreate { volumes, created_by, ..TenantCreate::new(name.clone()) };
         self.daemon.request(async |client| client.tenant_create(&request, false).await)?;
         let view = self.daemon.request(async |client| client.volume_inspect(&volume).await)?;
         view.mounted_at.with_context(|| format!("volume {volume} is not mounted"))
@@ -135,17 +142,41 @@ fn kept_queue() -> PathBuf {
 
 fn remove(daemon: &Daemon) -> Result<()> {
     let how = Removal { force: true, dry_run: false };
-    for tenant in daemon.request(async |client| client.tenant_list().await)? {
-        if NAMES.contains(&tenant.name.as_str()) {
+    for tenant in named_tenants(daemon)? {
+        if tenant.created_by == CREATOR {
             daemon.request(async |client| client.tenant_remove(&tenant.name, how).await)?;
         }
     }
-    for volume in daemon.request(async |client| client.volume_list(None).await)? {
-        if NAMES.contains(&volume.volume.name.as_str()) {
+    for volume in named_volumes(daemon)? {
+        if volume.created_by == CREATOR {
             daemon.request(async |client| client.volume_remove(&volume.volume, how).await)?;
         }
     }
     Ok(())
+}
+
+/// Refuses if something that no calibration created has one of the names: requests to create are idempotent, and would return it.
+fn check_names_unused(daemon: &Daemon) -> Result<()> {
+    let tenants = named_tenants(daemon)?.into_iter().map(|view| format!("tenant {}", view.name));
+    let volumes = named_volumes(daemon)?.into_iter().map(|view| format!("volume {}", view.volume));
+    match tenants.chain(volumes).next() {
+        None => Ok(()),
+        Some(object) => {
+            Err(Fault::new(Code::AlreadyExists, object, "calibration needs this name, and did not create it")
+                .hint("remove it if a calibration of an earlier version left it; otherwise give it another name")
+                .into())
+        }
+    }
+}
+
+fn named_tenants(daemon: &Daemon) -> Result<Vec<TenantView>> {
+    let all = daemon.request(async |client| client.tenant_list().await)?;
+    Ok(all.into_iter().filter(|view| NAMES.contains(&view.name.as_str())).collect())
+}
+
+fn named_volumes(daemon: &Daemon) -> Result<Vec<VolumeView>> {
+    let all = daemon.request(async |client| client.volume_list(None).await)?;
+    Ok(all.into_iter().filter(|view| NAMES.contains(&view.volume.name.as_str())).collect())
 }
 
 fn choose_pool(daemon: &Daemon, device: &DeviceView, wanted: Option<&Name>) -> Result<PoolView> {
@@ -186,3 +217,6 @@ fn volume_size(pool: &PoolView) -> Result<Bytes> {
     }
     Ok(size)
 }
+
+#[cfg(test)]
+mod tests;
