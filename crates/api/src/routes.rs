@@ -351,7 +351,8 @@ mod tests {
             observation().target(&(), &ObservationQuery { waits_seconds: 0.5 }),
             "/v1/observation?waits_seconds=0.5"
         );
-        assert_eq!(volume_list().target(&(), &PoolFilter { pool: None }), "/v1/volumes");
-        assert_eq!(volume_list().target(&(), &PoolFilter { pool: Some("p".parse().unwrap()) }), "/v1/volumes?pool=p");
+        assert_eq!(volume_list().target(&(), &PoolFilter::default()), "/v1/volumes");
+        let filter = PoolFilter { pool: Some("p".parse().unwrap()), complete: true };
+        assert_eq!(volume_list().target(&(), &filter), "/v1/volumes?complete=true&pool=p");
     }
 }

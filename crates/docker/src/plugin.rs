@@ -11,6 +11,7 @@ use bulkhead_api::wire::{LeaseCreate, LeaseReply, TenantCreate, VolumeCopy, Volu
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FrontEnd, LeaseUser, VolumeRef};
 use bulkhead_core::name::Name;
+use bulkhead_core::reason::Reason;
 use bulkhead_core::units::{Bytes, Share};
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -279,29 +280,23 @@ impl Plugin {
 
     async fn find(&self, name: &str) -> Result<VolumeView, Fault> {
         let name = checked_name(name)?;
-        let volumes = self.usable().await?;
-        let found = self.choose(&volumes, &name).cloned();
-        if matches!(&found, Err(fault) if fault.code == Code::NotFound) {
-            self.check_pools_readable().await?;
-        }
-        found
-    }
-
-    /// Fails if a pool cannot be listed: Docker drops what it knows of a volume that is said not to exist.
-    async fn check_pools_readable(&self) -> Result<(), Fault> {
-        for pool in self.daemon.pool_list().await? {
-            if let Err(fault) = self.daemon.volume_list(Some(&pool.name)).await
-                && fault.code != Code::NotFound
-            {
-                return Err(Fault { code: Code::Unavailable, ..fault });
+        let (volumes, unreadable) = match self.daemon.volume_list_complete().await {
+            Ok(volumes) => (volumes, None),
+            Err(fault) if fault.reason.as_deref() == Some(&Reason::DaemonUnreachable) => return Err(fault),
+            Err(fault) => (self.daemon.volume_list(None).await?, Some(fault)),
+        };
+        match (self.choose(&without_snapshots(volumes), &name).cloned(), unreadable) {
+            // Docker drops what it knows of a volume that is said not to exist.
+            (Err(missing), Some(fault)) if missing.code == Code::NotFound => {
+                Err(Fault { code: Code::Unavailable, ..fault })
             }
+            (found, _) => found,
         }
-        Ok(())
     }
 
     /// All volumes but snapshots, which only clones are made of.
     async fn usable(&self) -> Result<Vec<VolumeView>, Fault> {
-        Ok(self.daemon.volume_list(None).await?.into_iter().filter(|view| !view.read_only).collect())
+        Ok(without_snapshots(self.daemon.volume_list(None).await?))
     }
 
     /// The volume that a name means.
@@ -348,6 +343,11 @@ async fn give_back(daemon: Client, mounting: JoinHandle<Result<LeaseReply, Fault
             tracing::warn!(volume = %lease.volume, %fault, "a mount that took too long is left");
         }
     }
+}
+
+fn without_snapshots(mut volumes: Vec<VolumeView>) -> Vec<VolumeView> {
+    volumes.retain(|view| !view.read_only);
+    volumes
 }
 
 fn user(request: &Use) -> LeaseUser {

@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bulkhead_api::routes::PoolFilter;
 use bulkhead_api::wire::{Done, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeRollback, VolumeView};
 use bulkhead_core::action::Applied;
 use bulkhead_core::backend::{self, Backend};
@@ -103,9 +104,11 @@ impl Engine {
     ///
     /// # Errors
     /// When records or a volume group cannot be read.
-    pub fn volume_list(&self, only: Option<&Name>) -> Result<Vec<VolumeView>, Fault> {
-        let pools: Vec<Pool> = match only {
+    pub fn volume_list(&self, filter: &PoolFilter) -> Result<Vec<VolumeView>, Fault> {
+        let must_be_read = filter.complete || filter.pool.is_some();
+        let pools: Vec<Pool> = match &filter.pool {
             Some(name) => vec![self.pool(name)?],
+            None if filter.complete => self.pools()?.into_iter().collect::<Result<_, _>>()?,
             None => self.pools()?.into_iter().filter_map(Result::ok).collect(),
         };
         let seen = self.occupancy()?;
@@ -115,7 +118,7 @@ impl Engine {
             let (below, seen) = (self.below(&pool), &seen);
             let found = match self.volumes_in(&pool) {
                 // One pool that cannot be read does not hide the others; asked for by name, it says why. `inspect` of the pool does too.
-                Err(fault) if only.is_none() => {
+                Err(fault) if !must_be_read => {
                     tracing::debug!(pool = %pool.name, %fault, "the volumes of a pool cannot be listed");
                     continue;
                 }

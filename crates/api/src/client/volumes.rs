@@ -17,7 +17,12 @@ use crate::wire::{
 impl Client {
     /// Lists the volumes of all pools, or of one.
     pub async fn volume_list(&self, pool: Option<&Name>) -> Result<Vec<VolumeView>, Fault> {
-        self.query(routes::volume_list(), &(), PoolFilter { pool: pool.cloned() }).await
+        self.query(routes::volume_list(), &(), PoolFilter { pool: pool.cloned(), complete: false }).await
+    }
+
+    /// All volumes, or the error of a pool that cannot be read.
+    pub async fn volume_list_complete(&self) -> Result<Vec<VolumeView>, Fault> {
+        self.query(routes::volume_list(), &(), PoolFilter { pool: None, complete: true }).await
     }
 
     /// Creates a volume.

@@ -108,7 +108,7 @@ pub struct Remove {
 }
 
 /// Query of the list of volumes.
-#[derive(Clone, Debug, Serialize, Deserialize, utoipa::IntoParams)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct PoolFilter {
@@ -116,6 +116,9 @@ pub struct PoolFilter {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<String>)]
     pub pool: Option<Name>,
+    /// Fail if a pool cannot be read, with its error, instead of omitting its volumes. Default: false.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub complete: bool,
 }
 
 /// Query of a job.

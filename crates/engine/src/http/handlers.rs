@@ -30,7 +30,7 @@ fn pools(api: Api) -> Api {
 }
 
 fn volumes(api: Api) -> Api {
-    api.on(routes::volume_list(), |service, call| async move { service.volume_list(call.query.pool).await })
+    api.on(routes::volume_list(), |service, call| async move { service.volume_list(call.query).await })
         .on(routes::volume_create(), |service, call| async move { service.volume_create(call.body, call.terms).await })
         .on(routes::volume_inspect(), |service, call| async move { service.volume_inspect(call.at).await })
         .on(routes::volume_remove(), |service, call| async move {

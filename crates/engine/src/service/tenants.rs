@@ -75,13 +75,17 @@ impl Service {
         self.change(terms, operation, claim, move |engine| engine.lease_create(&request)).await
     }
 
-    /// Ends a lease.
+    /// Ends a lease. It is not cut off when the client goes: a front end that restarts does not repeat it.
     pub async fn lease_remove(&self, id: Uuid, terms: Terms) -> Result<(), Fault> {
         let find = move |engine: &crate::engine::Engine| {
             let lease = engine.leases()?.into_iter().find(|lease| lease.id == id);
             Ok(lease.map_or_else(Claim::default, |lease| Claim::default().tenant(&lease.tenant).volume(&lease.volume)))
         };
-        self.change_with(terms, format!("end lease {id}"), find, move |engine| engine.lease_remove(id)).await
+        let service = self.clone();
+        let ending = tokio::spawn(async move {
+            service.change_with(terms, format!("end lease {id}"), find, move |engine| engine.lease_remove(id)).await
+        });
+        ending.await.unwrap_or_else(|error| Err(Fault::new(Code::Internal, format!("lease {id}"), error)))
     }
 
     /// Moves a command into a tenant.

@@ -5,9 +5,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use bulkhead_api::wire::{JobState, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate};
+use bulkhead_api::routes::PoolFilter;
+use bulkhead_api::wire::{
+    JobState, LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate,
+};
 use bulkhead_core::finding::Finding;
-use bulkhead_core::model::Server;
+use bulkhead_core::model::{FrontEnd, LeaseUser, Server, VolumeRef};
 use bulkhead_core::units::Bytes;
 
 use super::*;
@@ -138,6 +141,44 @@ async fn a_waiting_job_can_be_cancelled_and_ends_with_its_client() {
     assert_eq!(service.change(Terms::default(), "fourth".to_owned(), device("sda"), |_| Ok(4)).await, Ok(4));
 }
 
+/// The plugin may be restarted while the end of a lease waits, and Docker does not repeat an Unmount.
+#[tokio::test]
+async fn the_end_of_a_lease_does_not_end_with_its_client() {
+    let service = slow_volume(&Sim::default()).await;
+    let volume: VolumeRef = "p/v".parse().unwrap();
+    let user = LeaseUser { front_end: FrontEnd::Docker, id: "1".to_owned() };
+    let request =
+        LeaseCreate { tenant: "t".parse().unwrap(), volumes: vec![volume.clone()], pid: None, user: Some(user) };
+    let lease = service.lease_create(request, Terms::default()).await.unwrap().leases.remove(0);
+    let (go, may_end) = channel();
+    let other = {
+        let (service, claim) = (service.clone(), Claim::default().volume(&volume));
+        let work = move |_: &Engine| may_end.recv().map_err(|error| Fault::new(Code::Internal, "test", error));
+        tokio::spawn(async move { service.change(Terms::default(), "other".to_owned(), claim, work).await })
+    };
+    let has = |state: JobState| service.job_list().iter().any(|job| job.state == state);
+    while !has(JobState::Running) {
+        tokio::task::yield_now().await;
+    }
+    {
+        let client = service.lease_remove(lease.id, Terms::default());
+        tokio::pin!(client);
+        while !has(JobState::Waiting) {
+            tokio::select! { biased; _ = &mut client => panic!("not its turn"), () = tokio::task::yield_now() => {} }
+        }
+    }
+    assert_eq!(service.lease_list().await.unwrap().len(), 1);
+    go.send(()).unwrap();
+    other.await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(60), async {
+        while !service.lease_list().await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .unwrap();
+}
+
 /// The claimed object may have changed by the time it is free.
 #[tokio::test]
 async fn a_claim_is_resolved_again_once_it_is_granted() {
@@ -207,13 +248,13 @@ async fn a_wait_for_a_slow_tenants_data_times_out_without_a_change() {
     let sim = Sim::default();
     let service = slow_volume(&sim).await;
     let volume = || "p/v".parse().unwrap();
-    let before = service.volume_list(None).await.unwrap();
+    let before = service.volume_list(PoolFilter::default()).await.unwrap();
     let fault = service.volume_copy(volume(), snapshot(), at_once()).await.unwrap_err();
     assert_eq!(fault.code, Code::InUse);
     assert!(fault.cause.contains("nothing was changed") && fault.cause.contains("sync the file system"), "{fault}");
     let fault = service.tenant_set("t".parse().unwrap(), detach(), at_once()).await.unwrap_err();
     assert_eq!(fault.code, Code::InUse);
-    assert_eq!(service.volume_list(None).await.unwrap(), before);
+    assert_eq!(service.volume_list(PoolFilter::default()).await.unwrap(), before);
     sim.set_slow("/run/bulkhead/mnt/p/v".as_ref(), false);
     service.volume_copy(volume(), snapshot(), at_once()).await.unwrap();
     service.tenant_set("t".parse().unwrap(), detach(), at_once()).await.unwrap();

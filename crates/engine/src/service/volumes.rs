@@ -1,5 +1,6 @@
 //! Volumes; their streams are in `transfer.rs`.
 
+use bulkhead_api::routes::PoolFilter;
 use bulkhead_api::terms::Terms;
 use bulkhead_api::wire::{
     Done, HeatRow, ReceiveView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback,
@@ -7,7 +8,6 @@ use bulkhead_api::wire::{
 };
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::VolumeRef;
-use bulkhead_core::name::Name;
 
 use super::Service;
 use crate::locks::Claim;
@@ -16,8 +16,8 @@ use crate::repair::before_repair;
 #[expect(clippy::missing_errors_doc, reason = "the engine's methods of the same names say them")]
 impl Service {
     /// All volumes, or those of one pool.
-    pub async fn volume_list(&self, pool: Option<Name>) -> Result<Vec<VolumeView>, Fault> {
-        self.read(move |engine| engine.volume_list(pool.as_ref())).await
+    pub async fn volume_list(&self, filter: PoolFilter) -> Result<Vec<VolumeView>, Fault> {
+        self.read(move |engine| engine.volume_list(&filter)).await
     }
 
     /// One volume.
