@@ -112,9 +112,16 @@ mod tests {
     /// The arguments of each `bulkhead …` in the blocks of shell commands of a document.
     fn commands(document: &str) -> Vec<Vec<String>> {
         let blocks = document.split("```").skip(1).step_by(2);
-        let shell = blocks.filter_map(|block| block.strip_prefix("sh\n").or(block.strip_prefix("console\n")));
-        let lines: Vec<String> =
-            shell.flat_map(|block| block.replace("\\\n", " ").lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+        // In a console, the other lines are output.
+        let lines: Vec<String> = blocks
+            .filter_map(|block| block.split_once('\n'))
+            .filter(|(kind, _)| ["sh", "console"].contains(kind))
+            .flat_map(|(kind, text)| {
+                let text = text.replace("\\\n", " ");
+                let is_command = |line: &&str| kind == "sh" || line.starts_with("$ ");
+                text.lines().filter(is_command).map(str::to_owned).collect::<Vec<_>>()
+            })
+            .collect();
         lines
             .iter()
             .filter_map(|line| line.split(" #").next())

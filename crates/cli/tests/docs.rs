@@ -28,6 +28,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/kernel-support.md",
     "docs/lab.md",
     "docs/monitoring.md",
+    "docs/podman.md",
     "docs/sharing.md",
     "docs/trimming.md",
 ];

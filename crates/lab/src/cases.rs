@@ -48,6 +48,7 @@ const LONG: &[(&str, &str)] = &[
     ("layers_power_cut_loses", "volume_flushes"),
     ("observation_under_stress", "journal_attribution"),
     ("peers_hold", "peers_share"),
+    ("podman_volumes", "docker_volumes"),
     ("send_receive_others", "send_receive"),
     ("shares_held_with_journal", "shares_held_by_caps"),
     ("suites_on_volumes", "blockd_killed"),

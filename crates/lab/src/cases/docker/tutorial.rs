@@ -1,0 +1,116 @@
+//! Tutorials of docs: their files are written and their commands run in a guest, and what these print is compared with
+//! what the page shows.
+//!
+//! Owns: which blocks of a page are files, commands and output. Does not: know a tutorial.
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::engine::LIMIT;
+use crate::case::Ctx;
+
+/// A step of a tutorial.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// A file: a block whose first line is a comment with its path.
+    File { path: String, contents: String },
+    /// A command, with the output that the page shows; `None` in blocks of commands alone.
+    Run { command: String, output: Option<String> },
+}
+
+/// Follows a tutorial; the number of commands that it has.
+pub(super) async fn follow(ctx: &Ctx, page: &str) -> Result<usize> {
+    let mut n_commands = 0;
+    for step in steps(page) {
+        match step {
+            Step::File { path, contents } => {
+                let dir = path.rsplit_once('/').context("the path of a file is absolute")?.0;
+                ctx.machine.sh(&format!("mkdir -p {dir}")).await?;
+                ctx.machine.write_file(&path, contents.as_bytes()).await?;
+            }
+            Step::Run { command, output: Some(shown) } => {
+                n_commands += 1;
+                // Warnings are not part of a page.
+                let run = format!("{{ {command}; }} 2>&1 | grep -v ^time= || true");
+                let seen = ctx.machine.sh_within(&run, LIMIT).await?;
+                ensure!(
+                    normal(&seen) == normal(&shown),
+                    "`{command}`: the page shows\n{shown}\nand the output is\n{seen}"
+                );
+            }
+            Step::Run { command, output: None } => {
+                n_commands += 1;
+                ctx.machine.sh_within(&command, LIMIT).await.with_context(|| format!("`{command}`"))?;
+            }
+        }
+    }
+    Ok(n_commands)
+}
+
+/// The steps of a page, in order: blocks `sh` are commands, blocks `console` are commands after `$ ` with their output,
+/// blocks `toml`, `ini` and `yaml` files.
+fn steps(page: &str) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for block in page.split("```").skip(1).step_by(2) {
+        let (kind, text) = block.split_once('\n').unwrap_or((block, ""));
+        match kind {
+            "sh" => steps.push(Step::Run { command: without_sudo(text.trim_end()), output: None }),
+            "console" => {
+                for command in format!("\n{text}").split("\n$ ").skip(1) {
+                    let (command, output) = command.split_once('\n').unwrap_or((command, ""));
+                    let output = Some(output.trim_end().to_owned());
+                    steps.push(Step::Run { command: without_sudo(command), output });
+                }
+            }
+            "toml" | "ini" | "yaml" => {
+                if let Some((path, contents)) = text.strip_prefix("# /").and_then(|text| text.split_once('\n')) {
+                    steps.push(Step::File { path: format!("/{path}"), contents: contents.to_owned() });
+                }
+            }
+            _ => {}
+        }
+    }
+    steps
+}
+
+/// The guest's commands run as root, and it has no sudo.
+fn without_sudo(command: &str) -> String {
+    command.lines().map(|line| line.strip_prefix("sudo ").unwrap_or(line)).collect::<Vec<_>>().join("\n")
+}
+
+/// Output without what differs from run to run: IDs, numbers of devices, and the width of columns.
+fn normal(output: &str) -> String {
+    let is_id = |text: &str| text.len() >= 12 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let word = |word: &str| {
+        let (text, end) = word.strip_suffix(':').map_or((word, ""), |text| (text, ":"));
+        match text.strip_prefix("/dev/ublkb") {
+            _ if is_id(text) => format!("ID{end}"),
+            Some(number) => format!("/dev/ublkbN{}{end}", number.trim_start_matches(|c: char| c.is_ascii_digit())),
+            None => word.to_owned(),
+        }
+    };
+    let line = |line: &str| line.split_whitespace().map(word).collect::<Vec<_>>().join(" ");
+    output.trim().lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_commands_and_output_are_told_apart() {
+        let page = "Text.\n```toml\n# /etc/a.conf\n[a]\n```\n```toml\n[no path]\n```\n```sh\nsudo one\ntwo\n```\n\
+                    ```console\n$ sudo ls\na\nb\n$ true\n```\n```text\n$ no command\n```\n";
+        let run = |command: &str, output: Option<&str>| Step::Run {
+            command: command.to_owned(),
+            output: output.map(str::to_owned),
+        };
+        let file = Step::File { path: "/etc/a.conf".to_owned(), contents: "[a]\n".to_owned() };
+        assert_eq!(steps(page), [file, run("one\ntwo", None), run("ls", Some("a\nb")), run("true", Some(""))]);
+    }
+
+    #[test]
+    fn ids_devices_and_columns_are_not_compared() {
+        assert_eq!(normal("a   0123456789ab: /dev/ublkb12p1 x\n"), "a ID: /dev/ublkbNp1 x");
+        assert_ne!(normal("charged"), normal("not charged"));
+    }
+}
