@@ -1,14 +1,13 @@
 //! Parameters of StorageClasses and VolumeAttributesClasses.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt::Display;
-use std::str::FromStr;
+use std::collections::HashMap;
 
-use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::error::Fault;
 use bulkhead_core::journal::JournalSize;
 use bulkhead_core::model::{MountOptions, Provision, ReadFrom};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::Share;
+use bulkhead_front_end::{Given, SUBDIR};
 
 /// Every parameter of a StorageClass, in the order of the documentation.
 pub const KNOWN: [&str; 11] = [
@@ -28,14 +27,11 @@ pub const KNOWN: [&str; 11] = [
 /// Every parameter of a VolumeAttributesClass.
 pub const MUTABLE: [&str; 1] = ["share"];
 
+/// What CSI calls an option.
+const WORD: &str = "parameter";
+
 /// Prefix of what Kubernetes' sidecars add on their own: names of the claim and of the volume.
 const KUBERNETES: &str = "csi.storage.k8s.io/";
-
-/// How similar an unknown parameter has to be to a known one (Jaro-Winkler, 0 to 1) to be taken for a misspelling of it.
-const SIMILAR: f64 = 0.7;
-
-/// The directory of a volume that pods see, as with Docker: the root of an ext4 has a `lost+found`, which databases refuse.
-const SUBDIR: &str = "data";
 
 /// What a volume is to be; absent parameters have the daemon's or the driver's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,25 +72,19 @@ impl Parameters {
 pub fn parse(class: &HashMap<String, String>, attributes: &HashMap<String, String>) -> Result<Parameters, Fault> {
     check_known(class, &KNOWN)?;
     check_known(attributes, &MUTABLE)?;
-    let given = Given(class.iter().chain(attributes).map(|(key, value)| (key.as_str(), value.as_str())).collect());
-    let journal = match given.text("journalSize") {
-        Some("auto") => Some(JournalSize::Auto),
-        _ => given.parsed("journalSize")?.map(JournalSize::Bytes),
-    };
-    let provisions = [("full", Provision::Full), ("on-demand", Provision::OnDemand)];
-    let modes = ReadFrom::ALL.map(|mode| (mode.as_str(), mode));
+    let given = Given::new(WORD, class.iter().chain(attributes));
     Ok(Parameters {
         pool: given.parsed("pool")?,
         tenant: given.parsed("tenant")?,
         share: given.parsed("share")?,
-        journal,
-        provision: given.one_of("provision", &provisions)?,
-        read_from: given.one_of("readFrom", &modes)?,
+        journal: given.journal("journalSize")?,
+        provision: given.provision("provision")?,
+        read_from: given.read_from("readFrom")?,
         domain: given.parsed("domain")?,
-        fast_commit: given.flag("fastCommit")?,
+        fast_commit: flag(&given, "fastCommit")?,
         mount_options: MountOptions {
-            suid: given.flag("suid")?,
-            dev: given.flag("dev")?,
+            suid: flag(&given, "suid")?,
+            dev: flag(&given, "dev")?,
             subdir: given.parsed("subdir")?,
         },
     })
@@ -106,45 +96,17 @@ pub fn parse(class: &HashMap<String, String>, attributes: &HashMap<String, Strin
 /// As [`parse`].
 pub fn parse_mutable(attributes: &HashMap<String, String>) -> Result<Option<Share>, Fault> {
     check_known(attributes, &MUTABLE)?;
-    Given(attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()).parsed("share")
+    Given::new(WORD, attributes).parsed("share")
 }
 
-/// The parameters as they were given.
-struct Given<'a>(BTreeMap<&'a str, &'a str>);
-
-impl<'a> Given<'a> {
-    fn text(&self, key: &str) -> Option<&'a str> {
-        self.0.get(key).copied()
-    }
-
-    fn parsed<T: FromStr<Err: Display>>(&self, key: &str) -> Result<Option<T>, Fault> {
-        self.text(key).map(|text| text.parse().map_err(|error| invalid(key, error))).transpose()
-    }
-
-    fn one_of<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Result<Option<T>, Fault> {
-        let Some(text) = self.text(key) else { return Ok(None) };
-        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
-        let known = || words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ");
-        found.map(Some).ok_or_else(|| invalid(key, format!("{text:?} is not one of {}", known())))
-    }
-
-    fn flag(&self, key: &str) -> Result<bool, Fault> {
-        Ok(self.one_of(key, &[("true", true), ("false", false)])?.unwrap_or(false))
-    }
+fn flag(given: &Given<'_>, key: &str) -> Result<bool, Fault> {
+    Ok(given.one_of(key, &[("true", true), ("false", false)])?.unwrap_or(false))
 }
 
 fn check_known(given: &HashMap<String, String>, known: &[&str]) -> Result<(), Fault> {
-    let is_unknown = |key: &&String| !known.contains(&key.as_str()) && !key.starts_with(KUBERNETES);
-    // The first one in order, so that the same request gets the same answer.
-    let Some(key) = given.keys().filter(is_unknown).min() else { return Ok(()) };
-    let similar = known.iter().map(|word| (strsim::jaro_winkler(word, key), word)).max_by(|a, b| a.0.total_cmp(&b.0));
-    let hint = match similar.filter(|(similarity, _)| *similarity > SIMILAR) {
-        Some((_, word)) => format!("did you mean {word:?}?"),
-        None => format!("the parameters are {}", known.join(", ")),
-    };
-    Err(invalid(key, "no parameter has that name").hint(hint))
-}
-
-fn invalid(key: &str, cause: impl Display) -> Fault {
-    Fault::new(Code::InvalidArgument, format!("parameter {key:?}"), cause)
+    let given = Given::new(WORD, given.iter().filter(|(key, _)| !key.starts_with(KUBERNETES)));
+    match given.unknown(known) {
+        Some(key) => Err(given.unknown_key(key, known)),
+        None => Ok(()),
+    }
 }

@@ -7,12 +7,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bulkhead_api::client::{Client, Removal};
-use bulkhead_api::wire::{LeaseCreate, LeaseReply, TenantCreate, VolumeCopy, VolumeCreate, VolumeView};
+use bulkhead_api::wire::{LeaseCreate, LeaseReply, VolumeCopy, VolumeCreate, VolumeView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FrontEnd, LeaseUser, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::{Bytes, Share};
+use bulkhead_front_end::tenants;
 use serde_json::json;
 use tokio::task::JoinHandle;
 
@@ -65,7 +66,7 @@ impl Plugin {
         if let (Err(fault), Some(tenant)) = (&created, new_tenant)
             && fault.code != Code::Unavailable
         {
-            self.remove_unused_tenant(&tenant).await;
+            tenants::remove_unused(&self.daemon, FrontEnd::Docker, &tenant).await;
         }
         created
     }
@@ -75,7 +76,7 @@ impl Plugin {
     pub async fn remove(&self, name: &str) -> Result<(), Fault> {
         let view = match self.find(name).await {
             Err(fault) if fault.code == Code::NotFound => {
-                self.remove_unused_tenant(&checked_name(name)?).await;
+                tenants::remove_unused(&self.daemon, FrontEnd::Docker, &checked_name(name)?).await;
                 return Ok(());
             }
             found => found?,
@@ -89,7 +90,12 @@ impl Plugin {
             }
         }
         limited(SHORT, &view.volume, self.daemon.volume_remove(&view.volume, Removal::default())).await?;
-        self.remove_unused_tenant(view.default_tenant.as_ref().unwrap_or(&view.volume.name)).await;
+        tenants::remove_unused(
+            &self.daemon,
+            FrontEnd::Docker,
+            view.default_tenant.as_ref().unwrap_or(&view.volume.name),
+        )
+        .await;
         Ok(())
     }
 
@@ -233,48 +239,16 @@ impl Plugin {
     }
 
     async fn ensure_tenant(&self, name: &Name, share: Option<Share>) -> Result<Option<Name>, Fault> {
-        match self.daemon.tenant_inspect(name).await {
-            Ok(found) => match share.filter(|share| *share != found.share) {
-                Some(share) => Err(Fault::new(
-                    Code::AlreadyExists,
-                    format!("tenant {name}"),
-                    format!("it has share {}, not {share}", found.share),
-                )
-                .hint(format!("omit --opt share, or change it: `bulkhead tenant set {name} --share {share}`"))),
-                None => Ok(None),
-            },
-            Err(fault) if fault.code == Code::NotFound => {
-                let request = TenantCreate {
-                    share: share.unwrap_or_default(),
-                    created_by: Some(FrontEnd::Docker),
-                    ..TenantCreate::new(name.clone())
-                };
-                self.daemon.tenant_create(&request, false).await?;
-                Ok(Some(name.clone()))
-            }
-            Err(fault) => Err(fault),
-        }
-    }
-
-    /// Removes a tenant that this plugin has created, unless it has volumes or processes. A failure leaves it, and is only logged: the
-    /// volume is gone, which is what was asked for.
-    async fn remove_unused_tenant(&self, name: &Name) {
-        let unused = async {
-            let tenant = match self.daemon.tenant_inspect(name).await {
-                Err(fault) if fault.code == Code::NotFound => return Ok(()),
-                found => found?,
-            };
-            let is_default = |view: &VolumeView| view.default_tenant.as_ref() == Some(name);
-            let is_used = tenant.n_processes > 0
-                || !tenant.volumes.is_empty()
-                || self.daemon.volume_list(None).await?.iter().any(is_default);
-            if tenant.created_by == Some(FrontEnd::Docker) && !is_used {
-                self.daemon.tenant_remove(name, Removal::default()).await?;
-            }
-            Ok::<(), Fault>(())
-        };
-        if let Err(fault) = unused.await {
-            tracing::warn!(tenant = %name, %fault, "the tenant of a removed volume is left");
+        let found = tenants::ensure(&self.daemon, FrontEnd::Docker, name, share).await?;
+        match (found, share) {
+            (None, _) => Ok(Some(name.clone())),
+            (Some(found), Some(share)) if share != found.share => Err(Fault::new(
+                Code::AlreadyExists,
+                format!("tenant {name}"),
+                format!("it has share {}, not {share}", found.share),
+            )
+            .hint(format!("omit --opt share, or change it: `bulkhead tenant set {name} --share {share}`"))),
+            (Some(_), _) => Ok(None),
         }
     }
 

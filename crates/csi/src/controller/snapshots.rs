@@ -28,11 +28,7 @@ impl Controller {
         let copy = VolumeCopy { created_by: OWN, ..VolumeCopy::new(name.clone(), true) };
         let done = self.daemon.volume_copy(&source.volume, &copy, false).await?;
         let made = VolumeRef { pool: source.volume.pool.clone(), name };
-        let view = match done.object {
-            Some(view) => view,
-            None => self.daemon.volume_inspect(&made).await?,
-        };
-        Ok(self.snapshot_of(&view))
+        Ok(self.snapshot_of(&self.view(&made, done.object).await?))
     }
 
     /// `DeleteSnapshot`. Succeeds if there is no such snapshot.

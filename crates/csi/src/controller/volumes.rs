@@ -1,11 +1,12 @@
 //! Volumes: created, deleted, expanded and modified.
 
 use bulkhead_api::client::Removal;
-use bulkhead_api::wire::{TenantCreate, TenantSet, VolumeCopy, VolumeCreate, VolumeResize, VolumeView};
+use bulkhead_api::wire::{TenantSet, VolumeCopy, VolumeCreate, VolumeResize, VolumeView};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FsKind, VolumeRef};
+use bulkhead_core::model::{FrontEnd, FsKind, VolumeRef};
 use bulkhead_core::name::Name;
-use bulkhead_core::units::{Bytes, Share};
+use bulkhead_core::units::Bytes;
+use bulkhead_front_end::tenants;
 use tonic::Status;
 
 use super::{Controller, OWN, failed};
@@ -40,17 +41,22 @@ impl Controller {
             (None, named) => self.pool(named.as_ref()).await.map_err(failed)?,
         };
         let volume = VolumeRef { pool, name };
-        if let Some(found) = self.existing(&volume).await.map_err(failed)? {
-            self.check_compatible(&found, source.as_ref(), fs, range)?;
+        let found = self.existing(&volume).await.map_err(failed)?;
+        if let Some(found) = &found {
+            self.check_compatible(found, source.as_ref(), fs, range)?;
         }
         let tenant = given.tenant.clone().unwrap_or_else(|| volume.name.clone());
-        let is_new_tenant = self.ensure_tenant(&tenant, given.share).await.map_err(failed)?;
+        // An existing tenant keeps its share, which may have been modified since it was created.
+        let existing = tenants::ensure(&self.daemon, FrontEnd::Csi, &tenant, given.share).await.map_err(failed)?;
         let made = match &source {
             Some(source) => self.copy(&volume, source, fs, range, &given, &tenant).await,
-            None => self.make(&volume, fs, range, &given, &tenant).await.map_err(failed),
+            None => {
+                let size = found.map_or_else(|| range.size(self.settings.size), |found| found.size_bytes);
+                self.make(&volume, fs, size, &given, &tenant).await.map_err(failed)
+            }
         };
-        if made.is_err() && is_new_tenant {
-            self.remove_unused_tenant(&tenant).await;
+        if made.is_err() && existing.is_none() {
+            tenants::remove_unused(&self.daemon, FrontEnd::Csi, &tenant).await;
         }
         let volume = self.volume(&made?, request.volume_content_source.clone());
         Ok(CreateVolumeResponse { volume: Some(volume) })
@@ -114,12 +120,10 @@ impl Controller {
         &self,
         volume: &VolumeRef,
         fs: Option<FsKind>,
-        range: Range,
+        size: Bytes,
         given: &Parameters,
         tenant: &Name,
     ) -> Result<VolumeView, Fault> {
-        let found = self.existing(volume).await?;
-        let size = found.as_ref().map_or_else(|| range.size(self.settings.size), |found| found.size_bytes);
         let request = VolumeCreate {
             fs: fs.unwrap_or_default(),
             provision: given.provision,
@@ -174,7 +178,7 @@ impl Controller {
         let Some(volume) = names::parse_id("volume_id", id).map_err(failed)? else { return Ok(()) };
         let view = match self.daemon.volume_inspect(&volume).await {
             Err(fault) if fault.code == Code::NotFound => {
-                self.remove_unused_tenant(&volume.name).await;
+                tenants::remove_unused(&self.daemon, FrontEnd::Csi, &volume.name).await;
                 return Ok(());
             }
             found => found.map_err(failed)?,
@@ -184,7 +188,7 @@ impl Controller {
             return Err(failed(Fault::new(Code::InvalidArgument, format!("volume {id}"), cause)));
         }
         self.daemon.volume_remove(&volume, Removal::default()).await.map_err(failed)?;
-        self.remove_unused_tenant(view.default_tenant.as_ref().unwrap_or(&volume.name)).await;
+        tenants::remove_unused(&self.daemon, FrontEnd::Csi, view.default_tenant.as_ref().unwrap_or(&volume.name)).await;
         Ok(())
     }
 
@@ -216,7 +220,9 @@ impl Controller {
         let tenant = view.tenant.or(view.default_tenant).unwrap_or(view.volume.name);
         let set = TenantSet { share: Some(share), ..TenantSet::default() };
         match self.daemon.tenant_set(&tenant, &set, false).await {
-            Err(fault) if fault.code == Code::NotFound => self.ensure_tenant(&tenant, Some(share)).await.map(drop),
+            Err(fault) if fault.code == Code::NotFound => {
+                tenants::ensure(&self.daemon, FrontEnd::Csi, &tenant, Some(share)).await.map(drop)
+            }
             ended => ended.map(drop),
         }
     }
@@ -227,7 +233,8 @@ impl Controller {
         self.view(volume, done.object).await
     }
 
-    async fn view(&self, volume: &VolumeRef, answered: Option<VolumeView>) -> Result<VolumeView, Fault> {
+    /// The volume that a request to the daemon was answered with, if it was.
+    pub(super) async fn view(&self, volume: &VolumeRef, answered: Option<VolumeView>) -> Result<VolumeView, Fault> {
         match answered {
             Some(view) => Ok(view),
             None => self.daemon.volume_inspect(volume).await,
@@ -239,41 +246,6 @@ impl Controller {
         match names::parse_id(what, id)? {
             Some(volume) => self.daemon.volume_inspect(&volume).await,
             None => Err(Fault::new(Code::NotFound, format!("{what} {id:?}"), "nothing has that id")),
-        }
-    }
-
-    /// Ensures that a tenant exists; returns whether it was created.
-    async fn ensure_tenant(&self, name: &Name, share: Option<Share>) -> Result<bool, Fault> {
-        match self.daemon.tenant_inspect(name).await {
-            Err(fault) if fault.code == Code::NotFound => {
-                let (share, created_by) = (share.unwrap_or_default(), OWN);
-                let request = TenantCreate { share, created_by, ..TenantCreate::new(name.clone()) };
-                self.daemon.tenant_create(&request, false).await.map(|_| true)
-            }
-            // Its share may have been modified since it was created.
-            found => found.map(|_| false),
-        }
-    }
-
-    /// Removes a tenant that this driver has created, unless something uses it. A failure leaves it, and is only logged: the volume is gone,
-    /// which is what was asked for.
-    async fn remove_unused_tenant(&self, name: &Name) {
-        let unused = async {
-            let tenant = match self.daemon.tenant_inspect(name).await {
-                Err(fault) if fault.code == Code::NotFound => return Ok(()),
-                found => found?,
-            };
-            let is_default = |view: &VolumeView| view.default_tenant.as_ref() == Some(name);
-            let is_used = tenant.n_processes > 0
-                || !tenant.volumes.is_empty()
-                || self.daemon.volume_list(None).await?.iter().any(is_default);
-            if tenant.created_by == OWN && !is_used {
-                self.daemon.tenant_remove(name, Removal::default()).await?;
-            }
-            Ok::<(), Fault>(())
-        };
-        if let Err(fault) = unused.await {
-            tracing::warn!(tenant = %name, %fault, "the tenant of a removed volume is left");
         }
     }
 

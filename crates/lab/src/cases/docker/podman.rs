@@ -29,7 +29,7 @@ const LAB: &str = "[containers]\nnetns = \"none\"\n";
 const STORAGE: &str = "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/containers/storage\"\n\
                        graphroot = \"/var/lib/containers/storage\"\n";
 
-/// What a container of the image does by default: it appends to a file of the volume, and publishes the count.
+/// What a container of the image does by default: it appends to a file of the volume.
 const COMMAND: &str = r#"CMD ["sh", "-c", "i=0; cd /var/lib/mysql; while :; do i=$((i + 1)); echo $i >> log; sync log; sleep .05; done"]"#;
 
 /// The file with the synced lines of the volume, on the host.
@@ -96,7 +96,6 @@ async fn life(ctx: &Ctx) -> Result<()> {
     }
     podman("restart -t 1 db").await?;
     keeps_writing(ctx, written, LIMIT, "it writes after a restart").await?;
-    // Its restart policy.
     podman("kill db").await.context("a kill of the container")?;
     podman("start db").await.context("a start after a kill")?;
     keeps_writing(ctx, written, LIMIT, "it writes after a kill").await?;

@@ -1,0 +1,50 @@
+//! Tenants that a front end creates for its volumes.
+
+use bulkhead_api::client::{Client, Removal};
+use bulkhead_api::wire::{TenantCreate, TenantView, VolumeView};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::FrontEnd;
+use bulkhead_core::name::Name;
+use bulkhead_core::units::Share;
+
+/// Ensures that a tenant exists; returns an existing one, and `None` if it was created, with this share or the default.
+///
+/// # Errors
+/// The daemon's.
+pub async fn ensure(
+    daemon: &Client,
+    front_end: FrontEnd,
+    name: &Name,
+    share: Option<Share>,
+) -> Result<Option<TenantView>, Fault> {
+    match daemon.tenant_inspect(name).await {
+        Err(fault) if fault.code == Code::NotFound => {
+            let (share, created_by) = (share.unwrap_or_default(), Some(front_end));
+            let request = TenantCreate { share, created_by, ..TenantCreate::new(name.clone()) };
+            daemon.tenant_create(&request, false).await.map(|_| None)
+        }
+        found => found.map(Some),
+    }
+}
+
+/// Removes a tenant that this front end has created, unless it has volumes or processes, or is the default of a volume. A failure leaves it,
+/// and is only logged: the volume is gone, which is what was asked for.
+pub async fn remove_unused(daemon: &Client, front_end: FrontEnd, name: &Name) {
+    let unused = async {
+        let tenant = match daemon.tenant_inspect(name).await {
+            Err(fault) if fault.code == Code::NotFound => return Ok(()),
+            found => found?,
+        };
+        let is_default = |view: &VolumeView| view.default_tenant.as_ref() == Some(name);
+        let is_used = tenant.n_processes > 0
+            || !tenant.volumes.is_empty()
+            || daemon.volume_list(None).await?.iter().any(is_default);
+        if tenant.created_by == Some(front_end) && !is_used {
+            daemon.tenant_remove(name, Removal::default()).await?;
+        }
+        Ok::<(), Fault>(())
+    };
+    if let Err(fault) = unused.await {
+        tracing::warn!(tenant = %name, %fault, "the tenant of a removed volume is left");
+    }
+}
