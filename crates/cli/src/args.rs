@@ -3,6 +3,7 @@
 //! Owns: their names and descriptions. Does not: validate names and sizes, which are plain text here and checked in `parse.rs`, so
 //! that errors about them have the same form everywhere and control characters in them are escaped.
 
+mod csi;
 mod daemon;
 mod demo;
 mod device;
@@ -22,6 +23,7 @@ use bulkhead_api::client::DEFAULT_SOCKET;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+pub(crate) use self::csi::{CsiArgs, CsiMode};
 pub(crate) use self::daemon::{BlockdArgs, DaemonArgs, LogFormat};
 pub(crate) use self::demo::DemoArgs;
 pub(crate) use self::device::{CalibrateArgs, DeviceCommand};
@@ -129,6 +131,10 @@ pub(crate) enum Command {
     /// Started by systemd when Docker or Podman uses a volume of the driver `bulkhead`. It has no state: it translates their requests for the
     /// daemon.
     DockerPlugin(DockerArgs),
+    /// Run the CSI driver for Kubernetes
+    ///
+    /// Answers the calls of the Container Storage Interface. It has no state: it translates them for the daemon of this node.
+    Csi(CsiArgs),
     /// Demonstrate the effect of a noisy neighbour on fsync on this machine, without and with Bulkhead
     Demo(DemoArgs),
     /// Print a shell completion script

@@ -6,14 +6,13 @@ use bulkhead_api::client::Client;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_docker::plugin::{Defaults, Plugin};
 use bulkhead_docker::server::{self, Limits};
-use bulkhead_engine::socket;
+use bulkhead_engine::socket::{self, Access};
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
 use tokio::net::UnixListener;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::DockerArgs;
-use crate::{daemon, parse};
+use crate::{daemon, parse, plugin};
 
 /// Answers container engines until `SIGTERM` or `SIGINT`.
 ///
@@ -22,30 +21,19 @@ use crate::{daemon, parse};
 pub(crate) fn run(args: &DockerArgs, client: Client) -> Result<(), Fault> {
     daemon::start_log(args.log_format)?;
     let pool = args.pool.as_deref().map(parse::pool_name).transpose()?;
-    let plugin = Plugin::new(client, Defaults { pool, size: parse::size(&args.size)? });
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| internal(&error))?;
-    runtime.block_on(serve(plugin, &args.listen))
+    let driver = Plugin::new(client, Defaults { pool, size: parse::size(&args.size)? });
+    plugin::block_on("docker-plugin", serve(driver, &args.listen))
 }
 
-async fn serve(plugin: Plugin, path: &Path) -> Result<(), Fault> {
-    let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal).into_iter();
-    let (Some(terminate), Some(interrupt)) = (signals.next(), signals.next()) else { return Ok(()) };
-    let (mut terminate, mut interrupt) = (terminate.map_err(|e| internal(&e))?, interrupt.map_err(|e| internal(&e))?);
+async fn serve(driver: Plugin, path: &Path) -> Result<(), Fault> {
+    let stop = plugin::stop("docker-plugin")?;
     let (listener, is_ours) = match passed()? {
         Some(listener) => (listener, false),
         None => (listen(path).await?, true),
     };
-    let stop = async {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        let _ = sd_notify::notify(&[NotifyState::Stopping]);
-    };
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     tracing::info!(socket = %path.display(), "the volume plugin is ready");
-    let ended = server::serve(listener, plugin, Limits::default(), stop).await;
+    let ended = server::serve(listener, driver, Limits::default(), stop).await;
     if is_ours {
         socket::remove(path);
     }
@@ -66,13 +54,9 @@ async fn listen(path: &Path) -> Result<UnixListener, Fault> {
         std::fs::create_dir_all(dir)
             .map_err(|error| Fault::new(Code::Internal, format!("directory {}", dir.display()), error))?;
     }
-    socket::listen(path, None).await.map_err(|fault| match fault.code {
+    socket::listen(path, Access::Group(None)).await.map_err(|fault| match fault.code {
         Code::InUse => fault.hint("stop the other plugin: `systemctl stop bulkhead-docker.socket bulkhead-docker`"),
         Code::HasData => fault.hint("remove it, or choose another path with --listen"),
         _ => fault,
     })
-}
-
-fn internal(error: &dyn std::fmt::Display) -> Fault {
-    Fault::new(Code::Internal, "docker-plugin", error)
 }

@@ -11,6 +11,7 @@ mod blame;
 mod blockd;
 mod calibrate;
 mod commands;
+mod csi;
 mod daemon;
 mod demo;
 mod docker;
@@ -23,6 +24,7 @@ mod journal;
 mod observe;
 mod output;
 mod parse;
+mod plugin;
 mod progress;
 mod ready;
 mod run;
@@ -62,6 +64,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
     let client = Client::new(&cli.socket).with_wait(Duration::from_secs(cli.wait));
     match cli.command {
         Command::Daemon(args) => daemon::run(args, cli.socket).map(|()| ExitCode::SUCCESS),
+        Command::Csi(args) => csi::run(&args, client).map(|()| ExitCode::SUCCESS),
         Command::DockerPlugin(args) => docker::run(&args, client).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => Ok(run::run(&args, &client, output)),
         Command::Enter(args) => Ok(run::enter(args, &client, output)),

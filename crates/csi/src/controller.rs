@@ -35,8 +35,8 @@ use crate::proto::{
 };
 use crate::{TOPOLOGY, status};
 
-/// How long a call waits for the daemon before it answers `ABORTED`.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a call waits for the daemon by default. Sidecars wait for as long as their `--timeout` says; shorter than that, they learn why.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the controller announces.
 const CAPABILITIES: [Rpc; 9] = [
@@ -60,6 +60,8 @@ pub struct Settings {
     pub pool: Option<Name>,
     /// The size of new volumes.
     pub size: Bytes,
+    /// How long a call waits for the daemon before it answers `ABORTED`, and goes on.
+    pub patience: Duration,
 }
 
 /// The controller. It has no state but the calls in progress.
@@ -115,7 +117,7 @@ impl Controller {
             drop(guard);
             ended
         });
-        match tokio::time::timeout(PATIENCE, task).await {
+        match tokio::time::timeout(self.settings.patience, task).await {
             Ok(Ok(ended)) => ended.map(Response::new),
             Ok(Err(_)) => Err(Status::internal(format!("{object}: the call was aborted"))),
             Err(_) => {

@@ -2,7 +2,8 @@
 //!
 //! The driver is a process of its own and a client of the daemon like any other: it parses what orchestrators send, and has no state.
 //! [`controller`] has the calls that create, change and list volumes and snapshots, [`identity`] those about the driver itself;
-//! [`names`], [`parameters`], [`capability`] and [`capacity`] read what requests contain, and [`status`] words errors.
+//! [`names`], [`parameters`], [`capability`] and [`capacity`] read what requests contain, [`status`] words errors, and [`server`] has the
+//! socket.
 //!
 //! Source: <https://github.com/container-storage-interface/spec>, version 1.13.
 
@@ -14,6 +15,7 @@ pub mod controller;
 pub mod identity;
 pub mod names;
 pub mod parameters;
+pub mod server;
 pub mod status;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Tests of the driver's calls, in front of a daemon on the simulated host.
 
 mod requests;
+mod server;
 mod volumes;
 
 use std::collections::HashMap;
@@ -31,7 +32,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// A daemon on a simulated host, and a controller in front of it.
 struct Stack {
-    _dir: TempDir,
+    dir: TempDir,
     daemon: Client,
     controller: Controller,
     _stop: oneshot::Sender<()>,
@@ -65,9 +66,8 @@ impl Stack {
         tokio::time::timeout(LIMIT, answers).await.expect("the daemon answers");
         let source = NewPoolSource::VolumeGroup { vg: "tvg".into(), thin_pool: Some("thin".to_owned()) };
         daemon.pool_create(&PoolCreate { name: "fast".parse().unwrap(), source }, false).await.unwrap();
-        let settings = Settings { node: "node-1".to_owned(), pool: None, size: Bytes::mib(64) };
-        let controller = Controller::new(daemon.clone(), settings);
-        Self { _dir: dir, daemon, controller, _stop: stop }
+        let controller = Controller::new(daemon.clone(), settings(LIMIT));
+        Self { dir, daemon, controller, _stop: stop }
     }
 
     async fn create(&self, request: CreateVolumeRequest) -> Result<Volume, Status> {
@@ -79,6 +79,10 @@ impl Stack {
             CreateSnapshotRequest { name: name.to_owned(), source_volume_id: source.to_owned(), ..Default::default() };
         answer(self.controller.create_snapshot(Request::new(request))).await.map(|reply| reply.snapshot.unwrap())
     }
+}
+
+fn settings(patience: Duration) -> Settings {
+    Settings { node: "node-1".to_owned(), pool: None, size: Bytes::mib(64), patience }
 }
 
 async fn answer<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {

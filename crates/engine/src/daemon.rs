@@ -38,7 +38,7 @@ use crate::host::Host;
 use crate::http;
 use crate::observe::Observe;
 use crate::service::Service;
-use crate::socket;
+use crate::socket::{self, Access};
 
 /// The interval of periodic checks for drift.
 const TICK: Duration = Duration::from_secs(2);
@@ -175,7 +175,7 @@ pub async fn run_until(
         Some(address) => Some(tokio::spawn(serve_metrics(address, service.clone()).await?)),
         None => None,
     };
-    let listener = socket::listen(&options.socket, group).await?;
+    let listener = socket::listen(&options.socket, Access::Group(group)).await?;
     let (close, closed) = oneshot::channel::<()>();
     let server = tokio::spawn(http::serve(listener, service.clone(), async move {
         // An error means that the sender is gone: stop as well.

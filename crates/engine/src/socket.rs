@@ -10,12 +10,21 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::daemon::io_fault;
 
-/// Listens on a socket that root and the members of a group can open. A stale socket is replaced atomically, so that there is never one
+/// Who can open a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Its owner, root.
+    Owner,
+    /// Its owner and the members of a group, by default that of the process.
+    Group(Option<u32>),
+}
+
+/// Listens on a socket. A stale socket is replaced atomically, so that there is never one
 /// with wrong permissions at that path.
 ///
 /// # Errors
 /// `InUse` when another process answers on it, `HasData` when something else has that path, and those of creating it.
-pub async fn listen(socket: &Path, group: Option<u32>) -> Result<UnixListener, Fault> {
+pub async fn listen(socket: &Path, access: Access) -> Result<UnixListener, Fault> {
     let object = format!("socket {}", socket.display());
     let fault = |what: &'static str| {
         let object = object.clone();
@@ -37,7 +46,7 @@ pub async fn listen(socket: &Path, group: Option<u32>) -> Result<UnixListener, F
     let parent = socket.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let private = parent.join(format!(".bulkhead-{}", std::process::id()));
     std::fs::create_dir(&private).map_err(fault("create a directory next to it"))?;
-    let made = private_socket(&private, group).and_then(|(made, listener)| {
+    let made = private_socket(&private, access).and_then(|(made, listener)| {
         std::fs::rename(made, socket)?;
         Ok(listener)
     });
@@ -46,12 +55,16 @@ pub async fn listen(socket: &Path, group: Option<u32>) -> Result<UnixListener, F
     made.map_err(fault("create it"))
 }
 
-fn private_socket(dir: &Path, group: Option<u32>) -> io::Result<(PathBuf, UnixListener)> {
+fn private_socket(dir: &Path, access: Access) -> io::Result<(PathBuf, UnixListener)> {
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;
     let path = dir.join("s");
     let listener = UnixListener::bind(&path)?;
+    let (group, mode) = match access {
+        Access::Owner => (None, 0o600),
+        Access::Group(group) => (group, 0o660),
+    };
     chown(&path, None, group)?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660))?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode))?;
     Ok((path, listener))
 }
 

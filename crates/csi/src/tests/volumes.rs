@@ -1,11 +1,16 @@
 //! Volumes and snapshots, from creation to deletion.
 
+use std::time::Duration;
+
 use bulkhead_api::wire::VolumeCreate;
 use bulkhead_core::model::FrontEnd;
 use bulkhead_core::units::Bytes;
 use tonic::{Code, Request};
 
-use super::{Mode, Service, Stack, answer, capability, from_snapshot, from_volume, map, refused, request};
+use super::{
+    Controller, LIMIT, Mode, Service, Stack, answer, capability, from_snapshot, from_volume, map, refused, request,
+    settings,
+};
 use crate::proto::{
     CapacityRange, ControllerExpandVolumeRequest, ControllerModifyVolumeRequest, CreateVolumeRequest,
     DeleteSnapshotRequest, DeleteVolumeRequest, GetCapacityRequest, ListSnapshotsRequest, ListVolumesRequest, Topology,
@@ -232,4 +237,29 @@ async fn calls_on_one_volume_are_carried_out_one_at_a_time() {
     // The claim ends with the call.
     stack.create(request("v", 32)).await.unwrap();
     assert_eq!(stack.daemon.volume_list(None).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_call_that_takes_longer_than_its_caller_waits_goes_on_and_is_answered_with_its_result_later() {
+    let stack = Stack::start().await;
+    let hasty = Controller::new(stack.daemon.clone(), settings(Duration::ZERO));
+    let mut n_aborted = 0;
+    let volume = tokio::time::timeout(LIMIT, async {
+        loop {
+            match hasty.create_volume(Request::new(request("v", 32))).await {
+                Ok(reply) => break reply.into_inner().volume.unwrap(),
+                Err(status) => assert_eq!(status.code(), Code::Aborted, "{status}"),
+            }
+            n_aborted += 1;
+            // The call goes on in this thread.
+            tokio::task::yield_now().await;
+            if !stack.daemon.volume_list(None).await.unwrap().is_empty() {
+                break stack.create(request("v", 32)).await.unwrap();
+            }
+        }
+    });
+    assert_eq!(volume.await.unwrap().volume_id, "fast/v");
+    assert!(n_aborted > 0);
+    assert_eq!(stack.daemon.volume_list(None).await.unwrap().len(), 1);
+    assert_eq!(stack.daemon.tenant_list().await.unwrap().len(), 1);
 }

@@ -1,0 +1,247 @@
+//! The socket: calls as clients send them, also malformed, large, slow and many.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::{Code, Status};
+
+use super::{LIMIT, Stack, map, request};
+use crate::identity::Driver;
+use crate::proto::{CreateVolumeRequest, CreateVolumeResponse, GetPluginInfoRequest, GetPluginInfoResponse};
+use crate::server::{Limits, MAX_REQUEST_BYTES, Services, serve};
+
+const GET_PLUGIN_INFO: &str = "/csi.v1.Identity/GetPluginInfo";
+const CREATE_VOLUME: &str = "/csi.v1.Controller/CreateVolume";
+
+/// A driver on a socket, in front of a daemon on the simulated host.
+struct Served {
+    stack: Stack,
+    socket: PathBuf,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<io::Result<()>>,
+}
+
+impl Served {
+    async fn start(limits: Limits) -> Self {
+        let stack = Stack::start().await;
+        let socket = stack.dir.path().join("csi.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let driver = Driver { daemon: stack.daemon.clone() };
+        let services = Services { driver, controller: Some(stack.controller.clone()) };
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(serve(listener, services, limits, async move {
+            let _ = stopped.await;
+        }));
+        Self { stack, socket, stop, task }
+    }
+
+    async fn connect(&self) -> Connection {
+        let stream = UnixStream::connect(&self.socket).await.unwrap();
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        let task = tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        Connection { sender, task }
+    }
+
+    /// Whether calls on a new connection are answered.
+    async fn answers(&self) {
+        let mut connection = self.connect().await;
+        let info: GetPluginInfoResponse = connection.call(GET_PLUGIN_INFO, &GetPluginInfoRequest {}).await.unwrap();
+        assert_eq!(info.name, crate::DRIVER);
+    }
+}
+
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    task: JoinHandle<()>,
+}
+
+impl Connection {
+    async fn call<T: Message + Default>(&mut self, path: &str, request: &impl Message) -> Result<T, Status> {
+        let answer = self.send(path, "POST", framed(&request.encode_to_vec())).await?;
+        Ok(T::decode(&answer[5..]).unwrap())
+    }
+
+    /// The body of the answer to a request, or its error.
+    async fn send(&mut self, path: &str, method: &str, body: Vec<u8>) -> Result<Bytes, Status> {
+        let request = hyper::Request::builder().method(method).uri(format!("http://localhost{path}"));
+        let request = request.header("content-type", "application/grpc").header("te", "trailers");
+        let exchange = self.sender.send_request(request.body(Full::new(Bytes::from(body))).unwrap());
+        let answer = tokio::time::timeout(LIMIT, exchange).await.unwrap().unwrap();
+        if let Some(status) = Status::from_header_map(answer.headers()).filter(|status| status.code() != Code::Ok) {
+            return Err(status);
+        }
+        let answer = tokio::time::timeout(LIMIT, answer.into_body().collect()).await.unwrap().unwrap();
+        let status = Status::from_header_map(answer.trailers().unwrap()).unwrap();
+        if status.code() == Code::Ok { Ok(answer.to_bytes()) } else { Err(status) }
+    }
+}
+
+/// A message as gRPC frames it: not compressed, with its length.
+fn framed(message: &[u8]) -> Vec<u8> {
+    let mut framed = vec![0];
+    framed.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
+    framed.extend(message);
+    framed
+}
+
+fn short(limit: Duration) -> Limits {
+    Limits { connections: 4, patience: limit, call: limit }
+}
+
+#[tokio::test]
+async fn calls_are_answered_on_one_connection_and_on_many() {
+    let served = Served::start(Limits { connections: 8, ..Limits::default() }).await;
+    let mut connection = served.connect().await;
+    let created: CreateVolumeResponse = connection.call(CREATE_VOLUME, &request("v", 32)).await.unwrap();
+    assert_eq!(created.volume.unwrap().volume_id, "fast/v");
+    let refused = connection.call::<CreateVolumeResponse>(CREATE_VOLUME, &request("v", 33)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::AlreadyExists);
+    for _ in 0..300 {
+        served.answers().await;
+    }
+}
+
+#[tokio::test]
+async fn malformed_unknown_and_oversized_requests_are_refused() {
+    let served = Served::start(Limits::default()).await;
+    let mut connection = served.connect().await;
+    let mut sent = async |path: &str, body: Vec<u8>| connection.send(path, "POST", body).await.unwrap_err().code();
+    assert_eq!(sent("/csi.v1.Identity/Shutdown", framed(&[])).await, Code::Unimplemented);
+    assert_eq!(sent("/csi.v1.Node/NodeGetInfo", framed(&[])).await, Code::Unimplemented);
+    assert_eq!(sent("/", framed(&[])).await, Code::Unimplemented);
+    assert_eq!(sent(CREATE_VOLUME, framed(&[0xff; 64])).await, Code::Internal);
+    assert_eq!(sent(CREATE_VOLUME, vec![]).await, Code::Internal);
+    assert_eq!(sent(CREATE_VOLUME, vec![0, 0, 0, 0, 9, 1]).await, Code::Internal);
+    let large = framed(&vec![0; MAX_REQUEST_BYTES + 1]);
+    assert_eq!(sent(CREATE_VOLUME, large).await, Code::OutOfRange);
+    // Nor does one that only claims to be large need memory.
+    assert_eq!(sent(CREATE_VOLUME, vec![0, 0xff, 0xff, 0xff, 0xff, 1]).await, Code::OutOfRange);
+
+    // No gRPC at all: the connection ends.
+    let mut stream = UnixStream::connect(&served.socket).await.unwrap();
+    stream.write_all(b"POST /VolumeDriver.Create HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let _ = tokio::time::timeout(LIMIT, stream.read_to_end(&mut answer)).await.unwrap();
+    served.answers().await;
+    assert!(served.stack.daemon.volume_list(None).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn slow_and_silent_clients_take_no_place_for_long() {
+    let served = Served::start(short(Duration::from_millis(300))).await;
+    let mut silent = Vec::new();
+    for _ in 0..8 {
+        silent.push(UnixStream::connect(&served.socket).await.unwrap());
+    }
+    // With the preface, but no request.
+    silent[1].write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    tokio::time::timeout(LIMIT, served.answers()).await.unwrap();
+    for stream in &mut silent {
+        let mut rest = Vec::new();
+        let _ = tokio::time::timeout(LIMIT, stream.read_to_end(&mut rest)).await.expect("it is closed");
+    }
+
+    // A body that does not end, on a connection that has been used.
+    let stream = UnixStream::connect(&served.socket).await.unwrap();
+    let handshake = http2::handshake::<_, _, Endless>(TokioExecutor::new(), TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await.unwrap();
+    tokio::spawn(connection);
+    let request = hyper::Request::post(format!("http://localhost{CREATE_VOLUME}"));
+    let request = request.header("content-type", "application/grpc").body(Endless).unwrap();
+    let answer = tokio::time::timeout(LIMIT, sender.send_request(request)).await.unwrap().unwrap();
+    assert_eq!(Status::from_header_map(answer.headers()).unwrap().code(), Code::DeadlineExceeded);
+}
+
+/// A request's body of which nothing ever arrives.
+struct Endless;
+
+impl hyper::body::Body for Endless {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, io::Error>>> {
+        std::task::Poll::Pending
+    }
+}
+
+#[tokio::test]
+async fn a_stop_answers_what_was_asked_and_closes_the_rest() {
+    let served = Served::start(Limits::default()).await;
+    let (mut idle, mut busy) = (served.connect().await, served.connect().await);
+    let _: GetPluginInfoResponse = idle.call(GET_PLUGIN_INFO, &GetPluginInfoRequest {}).await.unwrap();
+    let call = tokio::spawn(async move {
+        let created: Result<CreateVolumeResponse, _> = busy.call(CREATE_VOLUME, &request("v", 32)).await;
+        (created, busy)
+    });
+    while served.stack.daemon.volume_list(None).await.unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    served.stop.send(()).unwrap();
+    tokio::time::timeout(LIMIT, served.task).await.unwrap().unwrap().unwrap();
+    assert_eq!(call.await.unwrap().0.unwrap().volume.unwrap().volume_id, "fast/v");
+    tokio::time::timeout(LIMIT, idle.task).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn secrets_of_requests_are_never_logged() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer({
+            let log = log.clone();
+            move || log.clone()
+        })
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let served = Served::start(Limits::default()).await;
+    let mut connection = served.connect().await;
+    let secret = "correct-horse-battery";
+    let sound = CreateVolumeRequest { secrets: map(&[("password", secret)]), ..request("v", 32) };
+    let _: CreateVolumeResponse = connection.call(CREATE_VOLUME, &sound).await.unwrap();
+    let refused = CreateVolumeRequest { parameters: map(&[("poool", "fast")]), ..sound.clone() };
+    let error = connection.call::<CreateVolumeResponse>(CREATE_VOLUME, &refused).await.unwrap_err();
+    assert!(!error.message().contains(secret), "{error}");
+    let mut malformed = sound.encode_to_vec();
+    malformed.push(0xff);
+    connection.send(CREATE_VOLUME, "POST", framed(&malformed)).await.unwrap_err();
+    let logged = log.text();
+    assert!(logged.contains("CreateVolume") && logged.contains("poool"), "{logged}");
+    assert!(!logged.contains(secret));
+}
+
+/// A log in memory.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
