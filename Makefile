@@ -35,10 +35,11 @@ demo: needs
 deb: needs
 	cargo xtask deb
 
-# For hosts without dpkg: the program, its units, manual and completions, below DESTDIR.
+# For hosts without dpkg: the programs, their units, manual and completions, below DESTDIR.
 install: needs
-	cargo build --release --locked --bin bulkhead
-	install -D -m 755 -t $(DESTDIR)/usr/bin target/release/bulkhead
+	cargo build --release --locked --bin bulkhead --bin bulkhead-runtime
+	install -D -m 755 -t $(DESTDIR)/usr/bin target/release/bulkhead target/release/bulkhead-runtime
+	[ -e $(DESTDIR)/etc/bulkhead/runtime.toml ] || install -D -m 644 -t $(DESTDIR)/etc/bulkhead packaging/runtime.toml
 	install -D -m 644 -t $(DESTDIR)/usr/lib/systemd/system packaging/bulkhead.service packaging/bulkhead-tenant@.service \
 		packaging/bulkhead-trim.service packaging/bulkhead-trim.timer
 	install -D -m 644 -t $(DESTDIR)/usr/lib/systemd/system/run-bulkhead-mnt-.mount.d packaging/run-bulkhead-mnt-.mount.d/50-bulkhead.conf
@@ -46,6 +47,7 @@ install: needs
 	install -D -m 644 -t $(DESTDIR)/usr/lib/udev/rules.d packaging/60-bulkhead.rules
 	install -D -m 644 packaging/bulkhead.tmpfiles $(DESTDIR)/usr/lib/tmpfiles.d/bulkhead.conf
 	install -D -m 644 -t $(DESTDIR)/usr/share/man/man1 docs/cli/man/*.1
+	install -D -m 644 -t $(DESTDIR)/usr/share/man/man8 packaging/bulkhead-runtime.8
 	install -d $(DESTDIR)/usr/share/bash-completion/completions
 	target/release/bulkhead completions bash > $(DESTDIR)/usr/share/bash-completion/completions/bulkhead
 

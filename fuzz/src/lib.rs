@@ -12,6 +12,7 @@ mod index;
 mod input;
 mod layers;
 mod peers;
+mod runtime;
 mod stream;
 
 pub use archive::{archive, layout};
@@ -19,6 +20,7 @@ pub use docker::docker;
 pub use index::index;
 pub use layers::layers;
 pub use peers::peers;
+pub use runtime::runtime;
 pub use stream::stream;
 
 #[cfg(test)]

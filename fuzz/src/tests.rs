@@ -5,7 +5,7 @@ use std::path::Path;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 7] = [
+const TARGETS: [(&str, Target); 8] = [
     ("stream", crate::stream),
     ("index", crate::index),
     ("layers", crate::layers),
@@ -13,6 +13,7 @@ const TARGETS: [(&str, Target); 7] = [
     ("archive", crate::archive),
     ("layout", crate::layout),
     ("docker", crate::docker),
+    ("runtime", crate::runtime),
 ];
 
 #[test]

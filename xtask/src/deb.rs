@@ -1,6 +1,6 @@
 //! `cargo xtask deb`: builds the Debian package with cargo-deb, from the list in `crates/cli/Cargo.toml`.
 //!
-//! Owns: the build of the program, the shell completions that the program generates, and the path of the package. Does not: know its content.
+//! Owns: the build of the programs, the shell completions that the program generates, and the path of the package. Does not: know its content.
 
 use std::path::{Path, PathBuf};
 
@@ -29,11 +29,20 @@ pub(crate) struct Arguments {
 /// Builds the package, and reports its path.
 ///
 /// # Errors
-/// A failed build of the program, or a missing or failed cargo-deb.
+/// A failed build of the programs, or a missing or failed cargo-deb.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let is_release = !arguments.debug;
     if !arguments.no_build {
-        cargo(&["build", "--locked", "--bin", "bulkhead", "--profile", profile(is_release)])?;
+        cargo(&[
+            "build",
+            "--locked",
+            "--bin",
+            "bulkhead",
+            "--bin",
+            "bulkhead-runtime",
+            "--profile",
+            profile(is_release),
+        ])?;
     }
     let package = make(is_release)?;
     bulkhead_lab::say::progress(format!("built {}", package.display()));

@@ -492,7 +492,8 @@ fn build_with(programs: &Programs, other: Option<&str>) -> Result<()> {
     }
     let mut cargo = host_command(cargo_program());
     cargo.current_dir(workspace()).args(["build", "--quiet", "--bin", "bulkhead", "--bin", "bulkhead-lab-agent"]);
-    cargo.args(["--bin", "bulkhead-lab-disk"]);
+    // The last one is only in the package.
+    cargo.args(["--bin", "bulkhead-lab-disk", "--bin", "bulkhead-runtime"]);
     cargo.args(other.into_iter().flat_map(|name| ["--bin", name]));
     if programs.release {
         cargo.arg("--release").env_remove(WRAPPER);

@@ -29,6 +29,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/lab.md",
     "docs/monitoring.md",
     "docs/podman.md",
+    "docs/runtime.md",
     "docs/sharing.md",
     "docs/trimming.md",
 ];
