@@ -86,6 +86,7 @@ pub(crate) fn advice(reason: &Reason) -> String {
         Reason::SeveralDevicesToHold { .. } => "choose one with `--device DEV`, as listed by `bulkhead device ls`".to_owned(),
         Reason::HoldOnPhysical { physical } => format!("use the physical device: `--device {}`", first(physical)),
         Reason::SharesInvalid => "for example `--tenant a=70 --tenant b=30`".to_owned(),
+        Reason::OutsideSlice { slice } => format!("create the container again: `docker run --cgroup-parent '{slice}'` or `docker run --runtime bulkhead`, and Podman's alike"),
         Reason::NoSuchContainer { .. } => "`bulkhead top` shows the names of containers that do I/O".to_owned(),
     }
 }

@@ -134,6 +134,8 @@ ids! {
         "A volume has grown and its journal has not. fsync waits for checkpoints sooner than in a new volume of that size.";
     JournalNotCharged "journal_not_charged" Warning
         "The journal I/O of a mounted volume is not charged to its tenant.";
+    OutsideSlice "outside_slice" Warning
+        "A container uses a volume on LVM outside of the slice of the volume's tenant. Its I/O is not charged to the tenant, and not limited by the tenant's share.";
     ServedByLoop "served_by_loop" Warning
         "A volume of a directory pool is served by a loop device. Each of its flushes commits the journal that all volumes of the pool share.";
     ImageCachedTwice "image_cached_twice" Warning

@@ -8,13 +8,17 @@ use std::path::PathBuf;
 use uuid::Uuid;
 
 use crate::base::is_base;
+use crate::cgroup::CgroupPath;
 use crate::cow::{LayersView, MANY_LAYERS, MAX_LAYERS};
 use crate::devname::DevName;
 use crate::error::Fault;
 use crate::finding::{Finding, FindingId};
+use crate::identity::{self, Identity};
 use crate::journal::{self, Accounting};
 use crate::model::{Pool, PoolSource, Provision, Tenant, Volume, VolumeRef};
+use crate::name::Name;
 use crate::reason::Reason;
+use crate::slices;
 use crate::units::Bytes;
 
 /// Usage from which on the file system of a directory pool is nearly full, in percent.
@@ -200,6 +204,28 @@ pub fn volume_findings(volume: &Volume, facts: &VolumeFacts<'_>) -> Vec<Finding>
     }
     findings.extend(facts.journal.and_then(|size| journal::small(volume, size)));
     findings
+}
+
+/// How many containers a finding names.
+const MAX_NAMED: usize = 3;
+
+/// The finding about containers that use a volume outside of its tenant's slice, by the cgroups of all of its users; `None` if there are none.
+#[must_use]
+pub fn outside_finding(volume: &VolumeRef, tenant: &Name, users: &[CgroupPath]) -> Option<Finding> {
+    let slice = slices::tenant(tenant);
+    let outside: Vec<&CgroupPath> = users.iter().filter(|cgroup| !cgroup.starts_with(&slice)).collect();
+    let named = outside.iter().take(MAX_NAMED).map(|cgroup| {
+        let Identity { kind, name, .. } = identity::identify(cgroup.relative());
+        format!("{} {name} in /{}", kind.word(), identity::printable(cgroup.relative()))
+    });
+    let named = named.collect::<Vec<_>>().join(", ");
+    let more = outside.len().saturating_sub(MAX_NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let evidence =
+        format!("used outside of the slice of tenant {tenant}, which does not pay for that I/O: {named}{more}");
+    let reason = Reason::OutsideSlice { slice: slices::unit(tenant) };
+    (!outside.is_empty())
+        .then(|| Finding::new(FindingId::OutsideSlice, format!("volume {volume}"), evidence).reason(reason))
 }
 
 /// The finding about a mapped volume.

@@ -323,6 +323,11 @@ pub enum Reason {
     },
     /// The requested shares are invalid.
     SharesInvalid,
+    /// A container uses a volume of a tenant outside of the tenant's slice.
+    OutsideSlice {
+        /// The unit of the slice.
+        slice: String,
+    },
     /// No container, unit, tenant or cgroup has that name.
     NoSuchContainer {
         /// The name.

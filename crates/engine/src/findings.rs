@@ -1,7 +1,7 @@
 //! All findings together: what `bulkhead host` lists and the metrics count.
 //!
 //! Owns: which findings about pools, tenants and volumes are included: those that need only the daemon's memory, state files, cgroup files,
-//! and the last known space in pools. Does not: decide about any (`bulkhead_core::health`); `inspect` of an object calls the same functions
+//! the last known space in pools, and, while volumes on LVM are mounted, the mount tables of processes. Does not: decide about any (`bulkhead_core::health`); `inspect` of an object calls the same functions
 //! with more facts.
 
 use std::path::Path;
@@ -37,6 +37,7 @@ impl Engine {
             Ok(Record::Mapping(mapping)) => Some(health::mapping_finding(&mapping.volume)),
             _ => None,
         }));
+        findings.extend(self.outside(None));
         findings
     }
 

@@ -283,6 +283,14 @@ pub trait Mounts {
     /// # Errors
     /// When the mount table cannot be read.
     fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault>;
+
+    /// The cgroups of processes that have one of these file systems, each named by its mount point, mounted at another place in a mount
+    /// namespace of their own; those of logical volumes only, whose I/O is that of the processes. Not among them: a mount that came with
+    /// one of the directory above, as in a service with a private mount namespace or a container that sees the whole host.
+    ///
+    /// # Errors
+    /// When the mount tables cannot be read.
+    fn mounted_elsewhere(&self, targets: &[PathBuf]) -> Result<Vec<(PathBuf, CgroupPath)>, Fault>;
 }
 
 /// The host's block devices and their request queues.

@@ -24,6 +24,7 @@ mod locks;
 mod merge;
 pub mod metrics;
 pub mod observe;
+mod outside;
 mod parallel;
 mod pools;
 mod problems;

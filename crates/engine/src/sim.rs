@@ -93,6 +93,8 @@ struct World {
     adopted: BTreeMap<DevName, CgroupPath>,
     processes: BTreeMap<u32, u64>,
     busy: BTreeSet<PathBuf>,
+    /// Containers that see the file system of a mount point: that, and their cgroup.
+    containers: Vec<(PathBuf, CgroupPath)>,
     /// Images and nodes that were written in full in advance.
     written: BTreeSet<PathBuf>,
     /// Offsets from which on such nodes have grown since.
@@ -272,6 +274,11 @@ impl Sim {
     }
 
     /// Makes unmounting a directory, or closing an image or logical volume, fail as if a process had it open.
+    pub(crate) fn put_container(&self, target: &Path, cgroup: &str) {
+        let cgroup = cgroup.parse().expect("a test names valid cgroups");
+        self.world().containers.push((target.to_owned(), cgroup));
+    }
+
     pub(crate) fn set_busy(&self, target: &Path, busy: bool) {
         if busy {
             self.world().busy.insert(target.to_owned());

@@ -5,6 +5,7 @@ mod copies;
 mod crashes;
 mod devices;
 mod journals;
+mod outside;
 mod records;
 mod requests;
 mod tenants;

@@ -136,7 +136,9 @@ impl Engine {
     /// `NotFound`, `Corrupt`.
     pub fn volume_inspect(&self, reference: &VolumeRef) -> Result<VolumeView, Fault> {
         let Located { pool, backend, volume } = self.locate(reference)?;
-        Ok(self.volume_view(&pool, backend.as_ref(), &volume))
+        let mut view = self.volume_view(&pool, backend.as_ref(), &volume);
+        view.findings.extend(self.outside(Some(reference)));
+        Ok(VolumeView { findings: in_order(view.findings), ..view })
     }
 
     /// Removes a volume. A mounted one is removed only with `force`, which detaches it from its tenant first. Idempotent.

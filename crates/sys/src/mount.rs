@@ -23,7 +23,8 @@ use rustix::mount::{
 
 pub use self::error::MountError;
 pub use self::table::{
-    DeviceUsers, MountInfo, MountPoints, MountUser, mountinfo, mountinfo_of, mounts_of_device, parse_mountinfo,
+    DeviceUsers, MountInfo, MountPoints, MountUser, mountinfo, mountinfo_of, mounts_of_device, mounts_of_devices,
+    parse_mountinfo,
 };
 use crate::block::dev_from_raw;
 use crate::raw;

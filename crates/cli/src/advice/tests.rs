@@ -242,6 +242,10 @@ fn hints() -> Vec<(Reason, &'static str)> {
         ),
         (Reason::SharesInvalid, "for example `--tenant a=70 --tenant b=30`"),
         (
+            Reason::OutsideSlice { slice: "bulkhead-my\\x2ddb.slice".to_owned() },
+            "create the container again: `docker run --cgroup-parent 'bulkhead-my\\x2ddb.slice'` or `docker run --runtime bulkhead`, and Podman's alike",
+        ),
+        (
             Reason::NoSuchContainer { name: "web".to_owned() },
             "`bulkhead top` shows the names of containers that do I/O",
         ),

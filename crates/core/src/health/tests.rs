@@ -116,6 +116,23 @@ fn mappings_and_uncharged_journals_are_findings() {
 }
 
 #[test]
+fn users_outside_of_a_slice_are_named() {
+    let (volume, tenant) = ("p/v".parse().unwrap(), "db".parse().unwrap());
+    let found = |cgroups: &[&str]| {
+        let cgroups: Vec<CgroupPath> = cgroups.iter().map(|cgroup| cgroup.parse().unwrap()).collect();
+        outside_finding(&volume, &tenant, &cgroups)
+    };
+    let own = "bulkhead.slice/bulkhead-db.slice/docker-1.scope";
+    assert_eq!((found(&[]), found(&[own])), (None, None));
+    let id = "4f".repeat(32);
+    let docker = format!("system.slice/docker-{id}.scope");
+    let finding = found(&[&docker, own, "bulkhead.slice/bulkhead-db.slice2", "a.slice/b.service", "c"]).unwrap();
+    assert_eq!((finding.id.word(), &*finding.object), ("outside_slice", "volume p/v"));
+    assert!(finding.evidence.contains(&format!("docker 4f4f4f4f4f4f in /{docker}, ")), "{finding:?}");
+    assert!(finding.evidence.ends_with(", unit b.service in /a.slice/b.service and 1 more"), "{finding:?}");
+}
+
+#[test]
 fn an_unfinished_import_cannot_be_resumed() {
     let volume = "p/r".parse().unwrap();
     let unfinished =

@@ -1,19 +1,20 @@
 //! Mounts: mounting, unmounting, writing and trimming what is mounted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bulkhead_core::action::{DeviceRef, MountAction};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, MountOptions};
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::jbd2::LogThread;
 use bulkhead_sys::mount::{self, MountFlags, MountPoints};
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::{block, file, trim};
+use bulkhead_sys::{block, cgroup, file, trim};
 
 use super::Kernel;
 use super::act::Outcome;
@@ -135,6 +136,32 @@ impl Mounts for Kernel {
             None => MountPoints::open(&self.roots).map_err(|e| e.fault("mount table"))?,
         };
         points.insert(open).current().map_err(|e| e.fault("mount table"))
+    }
+
+    fn mounted_elsewhere(&self, targets: &[PathBuf]) -> Result<Vec<(PathBuf, CgroupPath)>, Fault> {
+        let mut devices: BTreeMap<DevNo, &PathBuf> = BTreeMap::new();
+        for target in targets {
+            let dev = mount::mounted_at(&self.roots, target).map_err(|e| e.fault(target.display()))?;
+            // A block server does the I/O of other devices.
+            let is_logical = |dev: &DevNo| block::name_of(&self.roots, *dev).is_ok_and(|name| name.starts_with("dm-"));
+            devices.extend(dev.filter(is_logical).map(|dev| (dev, target)));
+        }
+        if devices.is_empty() {
+            return Ok(Vec::new());
+        }
+        let wanted = devices.keys().copied().collect();
+        let users = mount::mounts_of_devices(&self.roots, &wanted).map_err(|e| e.fault("mount tables"))?;
+        let own = std::process::id();
+        let mut found = BTreeSet::new();
+        for user in users.mounts.iter().filter(|user| user.pid != own && user.pid != 1) {
+            let Some(target) = devices.get(&user.mount.dev) else { continue };
+            let came_along = user.mount.mount_point.ends_with(target.strip_prefix("/").unwrap_or(target));
+            // A process that has exited meanwhile uses nothing.
+            if let (false, Ok(cgroup)) = (came_along, cgroup::cgroup_of(&self.roots, user.pid)) {
+                found.insert(((*target).clone(), cgroup));
+            }
+        }
+        Ok(found.into_iter().collect())
     }
 }
 

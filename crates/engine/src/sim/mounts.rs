@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bulkhead_core::action::{DeviceRef, MountAction};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::FsKind;
 
@@ -74,5 +75,12 @@ impl Mounts for Sim {
 
     fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault> {
         Ok(Arc::new(self.world().mounts.keys().cloned().collect()))
+    }
+
+    fn mounted_elsewhere(&self, targets: &[PathBuf]) -> Result<Vec<(PathBuf, CgroupPath)>, Fault> {
+        let world = self.world();
+        let is_logical = |target: &PathBuf| matches!(world.mounts.get(target), Some(DeviceRef::Lv { .. }));
+        let wanted = |(target, _): &&(PathBuf, CgroupPath)| targets.contains(target) && is_logical(target);
+        Ok(world.containers.iter().filter(wanted).cloned().collect())
     }
 }

@@ -129,14 +129,22 @@ pub fn mountinfo_of(roots: &Roots, pid: u32) -> Result<Vec<MountInfo>, MountErro
     read_mountinfo(roots.proc.join(pid.to_string()).join("mountinfo"))
 }
 
-/// The mounts of a block device in the mount namespaces of all processes.
+/// The mounts of a block device in the mount namespaces of all processes, as [`mounts_of_devices`].
+///
+/// # Errors
+/// Those of [`mounts_of_devices`].
+pub fn mounts_of_device(roots: &Roots, dev: DevNo) -> Result<DeviceUsers, MountError> {
+    mounts_of_devices(roots, &BTreeSet::from([dev]))
+}
+
+/// The mounts of block devices in the mount namespaces of all processes: one look at each process, and at each mount table.
 ///
 /// Not detected: mount namespaces kept alive only by a file descriptor, a bind mount or a single thread, and mounts outside a process's
 /// root directory. Processes that exit meanwhile are skipped.
 ///
 /// # Errors
 /// [`MountError::Read`] if the processes cannot be listed, [`MountError::Parse`].
-pub fn mounts_of_device(roots: &Roots, dev: DevNo) -> Result<DeviceUsers, MountError> {
+pub fn mounts_of_devices(roots: &Roots, devs: &BTreeSet<DevNo>) -> Result<DeviceUsers, MountError> {
     let error = |source| MountError::Read { path: roots.proc.clone(), source };
     let mut pids: Vec<u32> = Vec::new();
     for entry in fs::read_dir(&roots.proc).map_err(error)? {
@@ -162,8 +170,8 @@ pub fn mounts_of_device(roots: &Roots, dev: DevNo) -> Result<DeviceUsers, MountE
         match mountinfo_of(roots, pid) {
             Ok(mounts) => {
                 seen.insert(namespace);
-                let of_device = mounts.into_iter().filter(|mount| mount.dev == dev);
-                users.mounts.extend(of_device.map(|mount| MountUser { pid, namespace, mount }));
+                let of_devices = mounts.into_iter().filter(|mount| devs.contains(&mount.dev));
+                users.mounts.extend(of_devices.map(|mount| MountUser { pid, namespace, mount }));
             }
             // Another process in the namespace is tried.
             Err(MountError::Read { source, .. }) if is_gone(&source) => {}

@@ -1,5 +1,6 @@
 use super::table::unescape;
 use super::*;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
@@ -73,6 +74,8 @@ fn users_of_a_device_are_found_once_per_namespace() {
     process(30, "mnt:[300]", Some("1 0 254:4 / /data rw - ext4 /dev/dm-4 rw\n"));
     process(31, "odd", Some(""));
     fs::create_dir_all(roots.proc.join("sys")).unwrap();
+    let both = mounts_of_devices(&roots, &BTreeSet::from([DevNo::new(254, 3), DevNo::new(254, 4)])).unwrap();
+    assert_eq!(both.mounts.iter().map(|user| user.pid).collect::<Vec<_>>(), [9, 9, 20, 30]);
     let users = mounts_of_device(&roots, DevNo::new(254, 3)).unwrap();
     let seen: Vec<_> = users.mounts.iter().map(|u| (u.pid, u.namespace, u.mount.mount_id)).collect();
     assert_eq!(seen, [(9, 100, 36), (9, 100, 37), (20, 200, 1)]);
