@@ -17,6 +17,7 @@ use std::time::Duration;
 use bulkhead_core::error::Fault;
 use bulkhead_core::name::Name;
 use hyper::body::Bytes;
+use uuid::Uuid;
 
 use crate::routes::{self, JobQuery, NoQuery, ObservationQuery, Remove, Write};
 use crate::wire::{Done, HostView, JobView, Observation, PoolCreate, PoolMove, PoolView};
@@ -66,6 +67,8 @@ pub struct Client {
     /// How long a request may wait before it changes anything; `None` for the daemon's default.
     wait: Option<Duration>,
     listener: Option<Arc<dyn JobListener>>,
+    /// The id of all requests; `None`: each has its own.
+    request: Option<Uuid>,
 }
 
 /// Every method fails with the daemon's own error, or with `Unavailable` or `PermissionDenied` if the daemon cannot be reached.
@@ -74,7 +77,7 @@ impl Client {
     /// A client of the daemon that listens on this socket.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into(), wait: None, listener: None }
+        Self { socket: socket.into(), wait: None, listener: None, request: None }
     }
 
     /// Limits how long each request waits for other operations, and for data to be written, before it changes anything.
@@ -87,6 +90,13 @@ impl Client {
     #[must_use]
     pub fn with_listener(self, listener: Arc<dyn JobListener>) -> Self {
         Self { listener: Some(listener), ..self }
+    }
+
+    /// Repeats under one id each change that it requests more than once, so that the daemon counts it once: for a client that does not
+    /// know whether the daemon has died before or after a change.
+    #[must_use]
+    pub fn with_one_request(self) -> Self {
+        Self { request: Some(Uuid::new_v4()), ..self }
     }
 
     /// The path of the daemon's socket.

@@ -20,18 +20,18 @@ const MAX_USER_BYTES: usize = 255;
 
 impl Engine {
     /// Mounts volumes for a tenant, until the process that holds the leases exits, or the front end that holds them returns them. A user of a
-    /// front end has to return a lease as often as it requests it.
+    /// front end has to return a lease as often as it requests it; a request that is repeated under the same `id` counts once.
     ///
     /// # Errors
     /// `InvalidArgument` unless the request names one holder, `NotFound` (tenant, volume, process), `InUse` for a volume of another tenant and
     /// for a tenant that is being removed, and those of mounting.
-    pub fn lease_create(&self, request: &LeaseCreate) -> Result<LeaseReply, Fault> {
+    pub fn lease_create(&self, request: &LeaseCreate, id: Option<Uuid>) -> Result<LeaseReply, Fault> {
         let tenant = self.tenant(&request.tenant)?;
         if tenant.removing {
             return Err(Fault::new(Code::InUse, format!("tenant {}", tenant.name), "it is being removed")
                 .hint("name another tenant, or try again when it is removed"));
         }
-        let holder = self.holder(request)?;
+        let holder = self.holder(request, id)?;
         for reference in &request.volumes {
             self.check_attachable(&tenant.name, reference, false)?;
         }
@@ -44,7 +44,7 @@ impl Engine {
                 holder.user().is_some() && lease.holder.user() == holder.user() && lease.volume == *reference
             };
             let lease = match existing.iter().find(is_same) {
-                Some(lease) => Lease { holder: lease.holder.once_more(), ..lease.clone() },
+                Some(lease) => Lease { holder: lease.holder.once_more(id), ..lease.clone() },
                 None => {
                     let (tenant, volume) = (tenant.name.clone(), reference.clone());
                     Lease { id: Uuid::new_v4(), tenant, volume, holder: holder.clone() }
@@ -54,8 +54,8 @@ impl Engine {
             match self.grant_lease(&lease) {
                 Ok(view) => leases.push(view),
                 Err(mut fault) => {
-                    for id in granted {
-                        if let Err(second) = self.lease_remove(id) {
+                    for lease in granted {
+                        if let Err(second) = self.lease_withdraw(lease, id) {
                             fault.cause = format!("{}; undoing it also failed ({second})", fault.cause);
                         }
                     }
@@ -67,7 +67,7 @@ impl Engine {
     }
 
     /// What a request for leases names as their holder.
-    fn holder(&self, request: &LeaseCreate) -> Result<Holder, Fault> {
+    fn holder(&self, request: &LeaseCreate, id: Option<Uuid>) -> Result<Holder, Fault> {
         let invalid = |cause| Err(Fault::new(Code::InvalidArgument, "lease", cause));
         match (request.pid, &request.user) {
             (Some(pid), None) => match self.host().start_time(pid) {
@@ -75,7 +75,7 @@ impl Engine {
                 None => Err(Fault::new(Code::NotFound, format!("process {pid}"), "there is no such process")),
             },
             (None, Some(user)) if (1..=MAX_USER_BYTES).contains(&user.id.len()) => {
-                Ok(Holder::FrontEnd { user: user.clone(), mounts: 1 })
+                Ok(Holder::FrontEnd { user: user.clone(), mounts: 1, counted: id.into_iter().collect() })
             }
             (None, Some(_)) => invalid(format!("the id of its user must have 1 to {MAX_USER_BYTES} bytes")),
             _ => invalid("either a process or a user of a front end must be given".to_owned()),
@@ -107,18 +107,25 @@ impl Engine {
     }
 
     /// Ends a lease, and unmounts its volume if it has no other holder; that of a front end's user once it was returned as often as it was
-    /// requested. Succeeds if there is no such lease.
+    /// requested. A request that is repeated under the same `request` id counts once. Succeeds if there is no such lease.
     ///
     /// # Errors
     /// `InUse` while processes keep the volume busy; the lease stays, and the daemon tries again.
-    pub fn lease_remove(&self, id: Uuid) -> Result<(), Fault> {
+    pub fn lease_remove(&self, id: Uuid, request: Option<Uuid>) -> Result<(), Fault> {
+        self.lease_end(id, |holder| holder.once_less(request))
+    }
+
+    /// Undoes a request for a lease.
+    fn lease_withdraw(&self, id: Uuid, request: Option<Uuid>) -> Result<(), Fault> {
+        self.lease_end(id, |holder| holder.without(request))
+    }
+
+    fn lease_end(&self, id: Uuid, after: impl FnOnce(&Holder) -> Holder) -> Result<(), Fault> {
         let Some(lease) = self.leases()?.into_iter().find(|lease| lease.id == id) else { return Ok(()) };
-        if let Holder::FrontEnd { user, mounts } = &lease.holder
-            && *mounts > 0
-        {
-            let holder = Holder::FrontEnd { user: user.clone(), mounts: mounts - 1 };
-            self.record_lease(&Lease { holder, ..lease.clone() })?;
-            if *mounts > 1 {
+        if lease.holder.mounts() > Some(0) {
+            let holder = after(&lease.holder);
+            self.record_lease(&Lease { holder: holder.clone(), ..lease.clone() })?;
+            if holder.mounts() > Some(0) {
                 return Ok(());
             }
         }
@@ -152,7 +159,7 @@ impl Engine {
     pub fn run_end(&self, tenant: &Name, pid: u32) -> Result<(), Fault> {
         let cgroups = self.kill_run(tenant, pid)?;
         for lease in self.leases_of_run(tenant, pid)? {
-            self.lease_remove(lease.id)?;
+            self.lease_remove(lease.id, None)?;
         }
         self.executor.run_steps(cgroups, false).map(drop)
     }

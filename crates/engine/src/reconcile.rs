@@ -287,7 +287,7 @@ impl Engine {
             Some(pid) => self.kill_run(&lease.tenant, pid)?,
             None => Vec::new(),
         };
-        self.lease_remove(lease.id)?;
+        self.lease_remove(lease.id, None)?;
         self.executor.run_steps(cgroups, false).map(drop)
     }
 

@@ -143,16 +143,16 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
         Op::Lease(tenant, name) => {
             let request =
                 LeaseCreate { tenant: tenant.parse().unwrap(), volumes: vec![volume(name)], pid: Some(42), user: None };
-            engine.lease_create(&request).map(drop)
+            engine.lease_create(&request, None).map(drop)
         }
         Op::Use(tenant, name) => {
             let user = Some(LeaseUser { front_end: FrontEnd::Docker, id: "c1".into() });
             let request = LeaseCreate { tenant: tenant.parse().unwrap(), volumes: vec![volume(name)], pid: None, user };
-            engine.lease_create(&request).map(drop)
+            engine.lease_create(&request, None).map(drop)
         }
         Op::Return(name) => {
             let leases = engine.lease_list()?.into_iter().filter(|lease| lease.volume == volume(name));
-            leases.filter(|lease| lease.user.is_some()).try_for_each(|lease| engine.lease_remove(lease.id))
+            leases.filter(|lease| lease.user.is_some()).try_for_each(|lease| engine.lease_remove(lease.id, None))
         }
         Op::CreateOnDemand(name) | Op::CreateFull(name, _) => {
             let (provision, fs, mib) = match op {

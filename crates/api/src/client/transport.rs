@@ -53,7 +53,7 @@ impl Client {
         body: &B::Content,
     ) -> Result<R, Fault> {
         let target = route.target(params, &query.with_wait(self.wait));
-        let id = Uuid::new_v4();
+        let id = self.request.unwrap_or_else(Uuid::new_v4);
         self.with_progress(id, self.call(route.method.clone(), &target, encode::<B>(body)?, Some(id))).await
     }
 
@@ -66,7 +66,7 @@ impl Client {
         body: &B::Content,
     ) -> Result<Streamed<R>, Fault> {
         let target = route.target(params, &query.with_wait(self.wait));
-        let id = Uuid::new_v4();
+        let id = self.request.unwrap_or_else(Uuid::new_v4);
         let reply = self.with_progress(id, self.upgrade(route.method.clone(), &target, encode::<B>(body)?, id));
         match reply.await? {
             Upgraded::No(status, body) => self.decode(status, &body).map(Streamed::Planned),

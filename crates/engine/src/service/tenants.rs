@@ -72,7 +72,7 @@ impl Service {
         };
         let operation = format!("lease volumes of tenant {} to {holder}", request.tenant);
         let claim = Claim::default().tenant(&request.tenant).volumes(&request.volumes);
-        self.change(terms, operation, claim, move |engine| engine.lease_create(&request)).await
+        self.change(terms, operation, claim, move |engine| engine.lease_create(&request, terms.request)).await
     }
 
     /// Ends a lease. It is not cut off when the client goes: a front end that restarts does not repeat it.
@@ -83,7 +83,8 @@ impl Service {
         };
         let service = self.clone();
         let ending = tokio::spawn(async move {
-            service.change_with(terms, format!("end lease {id}"), find, move |engine| engine.lease_remove(id)).await
+            let end = move |engine: &crate::engine::Engine| engine.lease_remove(id, terms.request);
+            service.change_with(terms, format!("end lease {id}"), find, end).await
         });
         ending.await.unwrap_or_else(|error| Err(Fault::new(Code::Internal, format!("lease {id}"), error)))
     }

@@ -11,8 +11,10 @@ use bulkhead_core::health;
 use bulkhead_core::model::{FrontEnd, FsKind, IoLimit, LeaseUser, ReadFrom, Server};
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::slices;
+use uuid::Uuid;
 
 use super::{Op, assert_settled, engine, run, volume, with_pools};
+use crate::engine::Engine;
 use crate::host::Host as _;
 use crate::jobs::Job;
 use crate::sim::Sim;
@@ -69,6 +71,31 @@ fn a_lease_of_a_front_end_outlives_restarts_and_ends_when_it_is_returned() {
 }
 
 #[test]
+fn a_repeated_request_for_a_lease_is_counted_once() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Tenant("db", "file/w")).unwrap();
+    let user = Some(LeaseUser { front_end: FrontEnd::Docker, id: "c1".into() });
+    let request = LeaseCreate { tenant: "db".parse().unwrap(), volumes: vec![volume("file/v")], pid: None, user };
+    let [mount, again, unmount] = [1, 2, 3].map(|n| Some(Uuid::from_u128(n)));
+    let mounts = |engine: &Engine| engine.lease_list().unwrap().first().and_then(|lease| lease.mounts);
+    for id in [mount, mount, again, again] {
+        engine.lease_create(&request, id).unwrap();
+    }
+    assert_eq!(mounts(&engine), Some(2));
+    let lease = engine.lease_list().unwrap().remove(0).id;
+    for _ in 0..2 {
+        engine.lease_remove(lease, unmount).unwrap();
+    }
+    assert_eq!(mounts(&engine), Some(1));
+    engine.lease_remove(lease, Some(Uuid::from_u128(4))).unwrap();
+    assert_settled(&sim, &engine, "after its return");
+    assert_eq!(engine.lease_list().unwrap(), []);
+}
+
+#[test]
 fn a_lease_has_one_holder() {
     let sim = with_pools();
     let engine = engine(&sim);
@@ -78,7 +105,7 @@ fn a_lease_has_one_holder() {
     let user = |id: &str| Some(LeaseUser { front_end: FrontEnd::Docker, id: id.into() });
     for (pid, user) in [(None, None), (Some(42), user("c1")), (None, user("")), (None, user(&"x".repeat(256)))] {
         let (tenant, volumes) = ("db".parse().unwrap(), vec![volume("file/v")]);
-        let refused = engine.lease_create(&LeaseCreate { tenant, volumes, pid, user }).unwrap_err();
+        let refused = engine.lease_create(&LeaseCreate { tenant, volumes, pid, user }, None).unwrap_err();
         assert_eq!(refused.code, Code::InvalidArgument, "{refused}");
     }
     assert_settled(&sim, &engine, "after what was refused");
