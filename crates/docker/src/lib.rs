@@ -11,7 +11,9 @@ mod advice;
 pub mod options;
 pub mod plugin;
 pub mod protocol;
+mod repeat;
 pub mod server;
+mod turns;
 
 #[cfg(test)]
 mod tests;

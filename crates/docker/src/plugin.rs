@@ -3,6 +3,7 @@
 //! Docker has one name space for volumes, Bulkhead one in each pool: a Docker name means the only volume of that name that Docker has created,
 //! or else the one in the default pool, or else the only one. Volumes that operators or other front ends have created can be used like Docker's own.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,18 +17,19 @@ use bulkhead_core::units::{Bytes, Share};
 use bulkhead_front_end::tenants;
 use serde_json::json;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::options::{self, Options, Source};
 use crate::protocol::{Create, Use, Volume};
+use crate::repeat;
+use crate::turns::Turns;
 
-/// How long `Create` and `Mount` may take. With the time for which the server repeats a request while the daemon restarts, it is below the two
-/// minutes after which Docker gives up.
-const LONG: Duration = Duration::from_secs(80);
+/// How many changes are worked on at a time, and for how long a slow one delays the next.
+const AT_A_TIME: usize = 8;
+const TURN: Duration = Duration::from_secs(10);
 
-/// How long `Remove` and `Unmount` may take: Docker waits one minute.
-const SHORT: Duration = Duration::from_secs(25);
-
-/// How long the daemon waits for other operations on a volume that is to be unmounted.
+/// For how long a Mount or Unmount is pursued after Docker has given up, and how long the daemon waits for other operations on a volume that
+/// is to be unmounted.
 const PATIENT: Duration = Duration::from_secs(3600);
 
 /// What is used where a volume's options say nothing.
@@ -44,6 +46,7 @@ pub struct Defaults {
 pub struct Plugin {
     daemon: Client,
     defaults: Defaults,
+    turns: Turns,
 }
 
 /// Each method fails with the daemon's error, with `Unavailable` when no daemon answers, and with `NotFound` for a volume that does not
@@ -53,27 +56,30 @@ impl Plugin {
     /// The driver in front of a daemon.
     #[must_use]
     pub fn new(daemon: Client, defaults: Defaults) -> Self {
-        Self { daemon, defaults }
+        Self { daemon, defaults, turns: Turns::new(AT_A_TIME, TURN) }
     }
 
     /// `VolumeDriver.Create`: creates a volume, and a tenant for it where there is none. The same request again finds both.
-    pub async fn create(&self, request: &Create) -> Result<(), Fault> {
+    pub async fn create(&self, request: &Create, deadline: Instant) -> Result<(), Fault> {
         let name = checked_name(&request.name)?;
         let options = options::parse(&request.opts)?;
         let volume = VolumeRef { pool: self.pool_for(&options, &name).await?, name };
-        let new_tenant = self.tenant_for(&options, &volume.name).await?;
-        let created = limited(LONG, &volume, self.create_volume(&volume, &options)).await;
-        if let (Err(fault), Some(tenant)) = (&created, new_tenant)
-            && fault.code != Code::Unavailable
-        {
-            tenants::remove_unused(&self.daemon, FrontEnd::Docker, &tenant).await;
-        }
-        created
+        let create = async {
+            let new_tenant = self.tenant_for(&options, &volume.name).await?;
+            let created = self.create_volume(&volume, &options).await;
+            if let (Err(fault), Some(tenant)) = (&created, new_tenant)
+                && fault.code != Code::Unavailable
+            {
+                tenants::remove_unused(&self.daemon, FrontEnd::Docker, &tenant).await;
+            }
+            created
+        };
+        in_time(deadline, &volume, self.turns.take(&object(&volume), deadline, create)).await
     }
 
     /// `VolumeDriver.Remove`: removes a volume, and the tenant that was created for it. Succeeds if there is no such volume: the request may have
     /// been repeated.
-    pub async fn remove(&self, name: &str) -> Result<(), Fault> {
+    pub async fn remove(&self, name: &str, deadline: Instant) -> Result<(), Fault> {
         let view = match self.find(name).await {
             Err(fault) if fault.code == Code::NotFound => {
                 tenants::remove_unused(&self.daemon, FrontEnd::Docker, &checked_name(name)?).await;
@@ -81,57 +87,67 @@ impl Plugin {
             }
             found => found?,
         };
+        let volume = &view.volume;
+        in_time(deadline, volume, self.turns.take(&object(volume), deadline, self.remove_volume(&view))).await
+    }
+
+    async fn remove_volume(&self, view: &VolumeView) -> Result<(), Fault> {
         // Docker removes only volumes that none of its containers uses: users that it has forgotten, in a crash, are none.
         for lease in self.daemon.lease_list().await? {
             if lease.volume == view.volume && lease.user.is_some_and(|user| user.front_end == FrontEnd::Docker) {
                 for _ in 0..lease.mounts.unwrap_or(1).max(1) {
-                    limited(SHORT, &view.volume, self.daemon.lease_remove(lease.id)).await?;
+                    self.daemon.lease_remove(lease.id).await?;
                 }
             }
         }
-        limited(SHORT, &view.volume, self.daemon.volume_remove(&view.volume, Removal::default())).await?;
-        tenants::remove_unused(
-            &self.daemon,
-            FrontEnd::Docker,
-            view.default_tenant.as_ref().unwrap_or(&view.volume.name),
-        )
-        .await;
+        self.daemon.volume_remove(&view.volume, Removal::default()).await?;
+        let tenant = view.default_tenant.as_ref().unwrap_or(&view.volume.name);
+        tenants::remove_unused(&self.daemon, FrontEnd::Docker, tenant).await;
         Ok(())
     }
 
     /// `VolumeDriver.Mount`: mounts a volume for its tenant, until each of its users has unmounted it as often as it has mounted it.
-    pub async fn mount(&self, request: &Use) -> Result<PathBuf, Fault> {
+    pub async fn mount(&self, request: &Use, deadline: Instant) -> Result<PathBuf, Fault> {
         let view = self.find(&request.name).await?;
         let volume = view.volume;
         let tenant = view.tenant.or(view.default_tenant).unwrap_or_else(|| volume.name.clone());
-        self.ensure_tenant(&tenant, None).await?;
-        let request = LeaseCreate { tenant, volumes: vec![volume.clone()], pid: None, user: Some(user(request)) };
-        let daemon = self.daemon.clone();
-        let mut mounting = tokio::spawn(async move { daemon.lease_create(&request).await });
-        let Ok(ended) = tokio::time::timeout(LONG, &mut mounting).await else {
-            // Docker takes this mount for failed, and does not unmount it.
-            tokio::spawn(give_back(self.daemon.clone(), mounting));
-            return Err(takes_long(LONG, &volume));
+        let mount = async {
+            self.ensure_tenant(&tenant, None).await?;
+            let (tenant, volumes) = (tenant.clone(), vec![volume.clone()]);
+            let request = LeaseCreate { tenant, volumes, pid: None, user: Some(user(request)) };
+            // Counted once, however often it is repeated.
+            let daemon = self.daemon.clone().with_one_request();
+            let mut mounting = tokio::spawn(async move { patiently(|| daemon.lease_create(&request)).await });
+            let Ok(ended) = tokio::time::timeout_at(deadline, &mut mounting).await else {
+                // Docker takes this mount for failed, and does not unmount it.
+                tokio::spawn(give_back(self.daemon.clone(), mounting));
+                return Err(goes_on(&volume));
+            };
+            let internal = |cause: &str| Fault::new(Code::Internal, object(&volume), cause);
+            let reply = ended.map_err(|_| internal("mounting it was aborted"))??;
+            let lease = reply.leases.into_iter().next();
+            lease.map(|lease| lease.mounted_at).ok_or_else(|| internal("the daemon did not mount it"))
         };
-        let internal = |cause: &str| Fault::new(Code::Internal, object(&volume), cause);
-        let reply = ended.map_err(|_| internal("mounting it was aborted"))??;
-        let lease = reply.leases.into_iter().next();
-        lease.map(|lease| lease.mounted_at).ok_or_else(|| internal("the daemon did not mount it"))
+        self.turns.take(&object(&volume), deadline, mount).await
     }
 
     /// `VolumeDriver.Unmount`: one mount less. Succeeds for a volume that is not mounted, or no longer exists.
-    pub async fn unmount(&self, request: &Use) -> Result<(), Fault> {
-        let user = user(request);
-        for lease in self.daemon.lease_list().await? {
-            if lease.user.as_ref() == Some(&user) && lease.volume.name.as_str() == request.name {
-                // Docker does not repeat it, so it goes on when Docker has given up waiting.
-                let daemon = self.daemon.clone().with_wait(PATIENT);
-                let unmounting = tokio::spawn(async move { daemon.lease_remove(lease.id).await });
-                let aborted = |_| Err(Fault::new(Code::Internal, object(&lease.volume), "unmounting it was aborted"));
-                limited(SHORT, &lease.volume, async { unmounting.await.unwrap_or_else(aborted) }).await?;
+    pub async fn unmount(&self, request: &Use, deadline: Instant) -> Result<(), Fault> {
+        let (name, user, daemon) = (request.name.clone(), user(request), self.daemon.clone().with_wait(PATIENT));
+        // Docker does not repeat it, so it waits for no turn, and goes on when Docker has given up waiting.
+        let unmounting = tokio::spawn(async move {
+            for lease in patiently(|| daemon.lease_list()).await? {
+                if lease.user.as_ref() == Some(&user) && lease.volume.name.as_str() == name {
+                    // Counted once, however often it is repeated.
+                    let daemon = daemon.clone().with_one_request();
+                    patiently(|| daemon.lease_remove(lease.id)).await?;
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        });
+        let aborted =
+            |_| Err(Fault::new(Code::Internal, format!("volume {}", request.name), "unmounting it was aborted"));
+        in_time(deadline, &request.name, async { unmounting.await.unwrap_or_else(aborted) }).await
     }
 
     /// `VolumeDriver.Path`: where a volume is mounted; an empty path when it is not.
@@ -294,19 +310,27 @@ impl Plugin {
     }
 }
 
-/// Gives a request as long as Docker waits for it. The daemon continues one that takes longer, and the same request again finds its result.
-async fn limited<T>(
-    limit: Duration,
-    volume: &VolumeRef,
+/// Answers in time. The daemon continues a request that takes longer, and the same request again finds its result.
+async fn in_time<T>(
+    deadline: Instant,
+    volume: &impl Display,
     request: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
-    tokio::time::timeout(limit, request).await.unwrap_or_else(|_| Err(takes_long(limit, volume)))
+    tokio::time::timeout_at(deadline, request).await.unwrap_or_else(|_| Err(goes_on(volume)))
 }
 
-fn takes_long(limit: Duration, volume: &VolumeRef) -> Fault {
-    let cause = format!("it is not finished after {} s, and goes on", limit.as_secs());
-    Fault::new(Code::Unavailable, object(volume), cause)
-        .hint("`bulkhead job ls` shows how far it is; then repeat the command")
+fn goes_on(volume: &impl Display) -> Fault {
+    Fault::new(
+        Code::Unavailable,
+        format!("volume {volume}"),
+        "it takes longer than container engines wait, and goes on",
+    )
+    .hint("`bulkhead job ls` shows how far it is; then repeat the command")
+}
+
+/// Repeats a request that is pursued after Docker has given up.
+async fn patiently<T, F: Future<Output = Result<T, Fault>>>(attempt: impl Fn() -> F) -> Result<T, Fault> {
+    repeat::until_answered(PATIENT, Instant::now() + PATIENT, attempt).await
 }
 
 /// Returns the leases of a mount that took too long, once it has succeeded.

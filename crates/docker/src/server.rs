@@ -6,7 +6,7 @@
 use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -15,7 +15,6 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::reason::Reason;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -24,12 +23,13 @@ use serde::de::DeserializeOwned;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use crate::advice;
 use crate::plugin::Plugin;
 use crate::protocol::{
     Activated, Capabilities, CapabilitiesReply, Create, Got, Listed, MEDIA_TYPE, Mounted, Named, Outcome, Use,
 };
+use crate::{advice, repeat};
 
 /// Largest request body that is read, in bytes: 14 options fit in a fraction of it.
 pub const MAX_BODY_BYTES: usize = 64 << 10;
@@ -41,11 +41,15 @@ pub struct Limits {
     pub connections: usize,
     /// How long a client may take to send a request's head, and then its body. An idle connection is closed after that time too.
     pub patience: Duration,
-    /// For how long requests are repeated while no daemon answers.
-    pub daemon_restart: Duration,
-    /// The same for `Get` and `Path`. Docker takes any error for a volume that does not exist, forgets it, and creates one of that name with
-    /// its own driver; only when it gives up waiting, after a minute, does it know that it does not know.
+    /// How long the daemon may be away until a request fails.
+    pub away: Duration,
+    /// The same for `Get` and `Path`, and within what time these are answered. Docker takes any error for a volume that does not exist, forgets
+    /// it, and creates one of that name with its own driver; only when it gives up waiting, after a minute, does it know that it does not know.
     pub answer: Duration,
+    /// Within what time a `Create` or `Mount` is answered: Docker gives up after two minutes.
+    pub long: Duration,
+    /// Within what time a `Remove` or `Unmount` is answered: Docker gives up after a minute.
+    pub short: Duration,
 }
 
 impl Default for Limits {
@@ -53,17 +57,28 @@ impl Default for Limits {
         Self {
             connections: 256,
             patience: Duration::from_secs(30),
-            daemon_restart: Duration::from_secs(30),
+            away: Duration::from_secs(30),
             answer: Duration::from_secs(70),
+            long: Duration::from_secs(110),
+            short: Duration::from_secs(55),
         }
     }
 }
 
-/// The requests that Docker sends to find out whether a volume exists.
-const ASKED_FIRST: [&str; 2] = ["Get", "Path"];
+impl Limits {
+    /// How long the daemon may be away during a request, and within what time the request is answered.
+    fn of(&self, operation: &str) -> (Duration, Duration) {
+        match operation {
+            "Create" | "Mount" => (self.away, self.long),
+            "Remove" | "Unmount" => (self.away, self.short),
+            // These tell Docker whether a volume exists.
+            _ => (self.answer, self.answer),
+        }
+    }
+}
 
-/// Between two attempts to reach the daemon.
-const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
+/// After a connection that could not be accepted.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// How long the requests in progress have to end once `stop` has resolved.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
@@ -95,7 +110,7 @@ pub async fn serve(
             Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(BETWEEN_ATTEMPTS).await;
+                tokio::time::sleep(PAUSE).await;
                 continue;
             }
         };
@@ -147,45 +162,42 @@ fn router(plugin: Plugin, limits: Limits) -> Router {
 }
 
 async fn create(State(context): State<Context>, body: Body) -> Response {
-    respond("Create", body, context, |plugin, request: Arc<Create>| async move {
-        plugin.create(&request).await.map(|()| Outcome::default())
+    respond("Create", body, context, |plugin, request: Arc<Create>, deadline| async move {
+        plugin.create(&request, deadline).await.map(|()| Outcome::default())
     })
     .await
 }
 
 async fn remove(State(context): State<Context>, body: Body) -> Response {
-    respond("Remove", body, context, |plugin, request: Arc<Named>| async move {
-        plugin.remove(&request.name).await.map(|()| Outcome::default())
+    respond("Remove", body, context, |plugin, request: Arc<Named>, deadline| async move {
+        plugin.remove(&request.name, deadline).await.map(|()| Outcome::default())
     })
     .await
 }
 
 async fn mount(State(context): State<Context>, body: Body) -> Response {
-    respond(
-        "Mount",
-        body,
-        context,
-        |plugin, request: Arc<Use>| async move { plugin.mount(&request).await.map(Mounted::at) },
-    )
+    respond("Mount", body, context, |plugin, request: Arc<Use>, deadline| async move {
+        plugin.mount(&request, deadline).await.map(Mounted::at)
+    })
     .await
 }
 
 async fn unmount(State(context): State<Context>, body: Body) -> Response {
-    respond("Unmount", body, context, |plugin, request: Arc<Use>| async move {
-        plugin.unmount(&request).await.map(|()| Outcome::default())
+    respond("Unmount", body, context, |plugin, request: Arc<Use>, deadline| async move {
+        plugin.unmount(&request, deadline).await.map(|()| Outcome::default())
     })
     .await
 }
 
 async fn path(State(context): State<Context>, body: Body) -> Response {
-    respond("Path", body, context, |plugin, request: Arc<Named>| async move {
+    respond("Path", body, context, |plugin, request: Arc<Named>, _| async move {
         plugin.path(&request.name).await.map(Mounted::at)
     })
     .await
 }
 
 async fn get(State(context): State<Context>, body: Body) -> Response {
-    respond("Get", body, context, |plugin, request: Arc<Named>| async move {
+    respond("Get", body, context, |plugin, request: Arc<Named>, _| async move {
         plugin.get(&request.name).await.map(|volume| Got { volume, err: String::new() })
     })
     .await
@@ -203,54 +215,35 @@ async fn respond<T, R, F>(
     operation: &'static str,
     body: Body,
     context: Context,
-    carry_out: impl Fn(Plugin, Arc<T>) -> F + Send + Sync + 'static,
+    carry_out: impl Fn(Plugin, Arc<T>, Instant) -> F + Send + Sync + 'static,
 ) -> Response
 where
     T: DeserializeOwned + Debug + Send + Sync + 'static,
     R: Serialize + Send + 'static,
     F: Future<Output = Result<R, Fault>> + Send,
 {
-    let started = Instant::now();
+    let arrived = Instant::now();
     let request: Arc<T> = match read(body, context.limits.patience).await {
         Ok(request) => Arc::new(request),
         Err(fault) => return failed(operation, &fault),
     };
     tracing::debug!(operation, ?request, "request");
-    let limit = if ASKED_FIRST.contains(&operation) { context.limits.answer } else { context.limits.daemon_restart };
+    let (away, limit) = context.limits.of(operation);
+    let deadline = arrived + limit;
     // Not cut off when the client closes the connection.
     let ended = tokio::spawn(async move {
-        persist(operation, limit, || carry_out(context.plugin.clone(), Arc::clone(&request))).await
+        repeat::until_answered(away, deadline, || carry_out(context.plugin.clone(), Arc::clone(&request), deadline))
+            .await
     });
     let aborted = |_| Err(Fault::new(Code::Internal, operation, "the request was aborted"));
     match ended.await.unwrap_or_else(aborted) {
         Ok(answer) => {
-            let took_ms = started.elapsed().as_millis();
+            let took_ms = arrived.elapsed().as_millis();
             tracing::debug!(operation, took_ms, "answered");
             reply(&answer)
         }
         Err(fault) => failed(operation, &fault),
     }
-}
-
-/// Repeats a request while the daemon restarts. All but `Unmount` can be repeated: it counts.
-async fn persist<R, F>(operation: &str, limit: Duration, attempt: impl Fn() -> F) -> Result<R, Fault>
-where
-    F: Future<Output = Result<R, Fault>>,
-{
-    let started = Instant::now();
-    loop {
-        match attempt().await {
-            Err(fault) if may_repeat(operation, &fault) && started.elapsed() < limit => {
-                tokio::time::sleep(BETWEEN_ATTEMPTS).await;
-            }
-            ended => return ended,
-        }
-    }
-}
-
-fn may_repeat(operation: &str, fault: &Fault) -> bool {
-    let not_sent = fault.reason.as_deref() == Some(&Reason::DaemonUnreachable);
-    not_sent || fault.code == Code::Unavailable && operation != "Unmount"
 }
 
 async fn read<T: DeserializeOwned>(body: Body, patience: Duration) -> Result<T, Fault> {
