@@ -148,8 +148,9 @@ pub fn set_io_flusher() -> Result<(), BackgroundError> {
     check_io_flusher()
 }
 
-/// Moves this process into a mount namespace of its own, a private copy of the present one. The copies keep file systems busy
-/// until [`detach_mounts`], so call it late; but before starting any thread, which would stay in the old namespace.
+/// Moves this process into a mount namespace of its own, a copy of the present one that follows its unmounts: otherwise the copies would keep
+/// file systems busy that are unmounted meanwhile. Where mounts are not shared (without systemd), they do so until [`detach_mounts`]: call
+/// it late; but before starting any thread, which would stay in the old namespace.
 ///
 /// # Errors
 /// [`BackgroundError::Step`].
@@ -157,8 +158,8 @@ pub fn unshare_mounts() -> Result<(), BackgroundError> {
     let failed = |step| move |errno: rustix::io::Errno| BackgroundError::Step { step, source: errno.into() };
     // SAFETY: CLONE_NEWNS unshares no descriptor table, which is the only hazard that the function names.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(failed("unshare the mount namespace"))?;
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .map_err(failed("make the mounts private"))
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)
+        .map_err(failed("make the mounts follow those of the host"))
 }
 
 /// Checks that this thread is marked as an I/O flusher (`PR_GET_IO_FLUSHER`).
