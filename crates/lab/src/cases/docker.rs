@@ -3,6 +3,7 @@
 mod engine;
 mod image;
 mod in_slice;
+mod parallel;
 mod podman;
 mod reboot;
 mod tutorial;
@@ -10,12 +11,20 @@ mod volumes;
 
 use std::time::Duration;
 
+use super::host::SMP;
 use super::systemd::SYSTEMD;
-use crate::case::Case;
+use crate::case::{Case, Profile};
+use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
 
-/// Run by name only: three boots with Docker take minutes.
-pub(super) const SOAK: &[Case] = &[Case {
+/// A machine with memory for a hundred block servers.
+const PARALLEL: Profile =
+    Profile { name: "parallel", disks: &[DiskSpec::new(DiskModel::Fast, 4096)], memory_mib: 4096, ..SMP };
+
+/// Run by name only: three boots with Docker, and a hundred kills, take too long for every run.
+pub(super) const SOAK: &[Case] = &[DOCKER_REBOOT, DOCKER_PARALLEL_100];
+
+const DOCKER_REBOOT: Case = Case {
     name: "docker_reboot",
     about: "a database in a container of a stock Docker whose unit requires the tenant's volumes: after a reboot and \
             after a power cut it has all acknowledged rows, and Docker is not started if its pool is not mounted",
@@ -23,9 +32,28 @@ pub(super) const SOAK: &[Case] = &[Case {
     profile: SYSTEMD,
     limit: Duration::from_secs(900),
     run: |ctx| Box::pin(reboot::docker_reboot(ctx)),
-}];
+};
+
+const DOCKER_PARALLEL: Case = Case {
+    name: "docker_parallel",
+    about: "16 clients of the volume plugin at once create, mount, unmount and remove a volume each, while the daemon is killed \
+            4 times: all succeed, some after repeating a request, each mount is counted once, and nothing is left",
+    kernels: &[Kernel::V6_12],
+    profile: PARALLEL,
+    limit: Duration::from_secs(600),
+    run: |ctx| Box::pin(parallel::docker_parallel(ctx, 16, 4, Duration::from_secs(600))),
+};
+
+const DOCKER_PARALLEL_100: Case = Case {
+    name: "docker_parallel_100",
+    about: "the same with 100 clients, in rounds, and 100 kills",
+    limit: Duration::from_secs(14_400),
+    run: |ctx| Box::pin(parallel::docker_parallel(ctx, 100, 100, Duration::from_secs(14_400))),
+    ..DOCKER_PARALLEL
+};
 
 pub(super) const CASES: &[Case] = &[
+    DOCKER_PARALLEL,
     Case {
         name: "docker_in_slice",
         about: "a stock Docker starts a container in a tenant's slice: the tenant is charged for its volume, journal \

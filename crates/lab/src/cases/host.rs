@@ -200,6 +200,14 @@ pub(super) async fn make_file_pool(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
+/// Has udev leave the devices of volumes alone, by the rules of the package, until /run/udev/rules.d is removed.
+pub(super) async fn leave_devices_to_bulkhead(ctx: &Ctx) -> Result<()> {
+    let rules = include_str!("../../../../packaging/60-bulkhead.rules");
+    ctx.machine.sh("mkdir -p /run/udev/rules.d").await?;
+    ctx.machine.write_file("/run/udev/rules.d/60-bulkhead.rules", rules.as_bytes()).await?;
+    ctx.machine.sh("udevadm control --reload").await.map(drop)
+}
+
 /// Recreates the file pool, which must be empty, with loop devices.
 pub(super) async fn use_loop_devices(ctx: &Ctx) -> Result<()> {
     json(ctx, &["pool", "rm", "file"]).await?;

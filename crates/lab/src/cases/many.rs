@@ -7,7 +7,8 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::host::{
-    PROFILE, kernel_is_silent, make_file_pool, nothing_is_critical, start_daemon_timed, unmake_file_pool,
+    PROFILE, kernel_is_silent, leave_devices_to_bulkhead, make_file_pool, nothing_is_critical, start_daemon_timed,
+    unmake_file_pool,
 };
 use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::disk::{DiskModel, DiskSpec};
@@ -124,9 +125,6 @@ def remove():
 print(json.dumps(globals()[sys.argv[1]]()))
 "#;
 
-/// The udev rules that the package installs.
-const UDEV_RULES: &str = include_str!("../../../../packaging/60-bulkhead.rules");
-
 /// Time limit of any step.
 const LIMIT: Duration = Duration::from_secs(14_400);
 
@@ -143,9 +141,7 @@ async fn many(ctx: &mut Ctx, n: usize) -> Result<Outcome> {
     let argv = [program.as_str(), "daemon", "--volume-requests", "8"];
     let (daemon, _) = start_daemon_timed(ctx, &argv, LIMIT).await?;
     make_file_pool(ctx).await?;
-    ctx.machine.sh("mkdir -p /run/udev/rules.d").await?;
-    ctx.machine.write_file("/run/udev/rules.d/60-bulkhead.rules", UDEV_RULES.as_bytes()).await?;
-    ctx.machine.sh("udevadm control --reload").await?;
+    leave_devices_to_bulkhead(ctx).await?;
     ctx.machine.write_file("/run/ask.py", ASK.as_bytes()).await?;
     let ask = async |step: &str, daemon: u32| -> Result<Value> {
         let script = format!("python3 /run/ask.py {step} {n} {daemon}");
