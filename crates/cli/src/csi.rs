@@ -4,10 +4,16 @@ use std::path::{Path, PathBuf};
 
 use bulkhead_api::client::Client;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_csi::controller::{Controller, PATIENCE, Settings};
+use bulkhead_csi::calls::PATIENCE;
+use bulkhead_csi::controller::{self, Controller};
 use bulkhead_csi::identity::Driver;
+use bulkhead_csi::node::{self, Node};
+use bulkhead_csi::registration::{self, Registration};
 use bulkhead_csi::server::{self, Limits, Services};
 use bulkhead_engine::socket::{self, Access};
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::args::{CsiArgs, CsiMode};
 use crate::{daemon, parse, plugin};
@@ -20,28 +26,78 @@ const MAX_NODE_BYTES: usize = 128;
 /// # Errors
 /// For invalid arguments, and when the socket cannot be created or fails.
 pub(crate) fn run(args: &CsiArgs, client: Client) -> Result<(), Fault> {
-    let (socket, node) = (endpoint(&args.endpoint)?, node(&args.node_id)?);
+    let (socket, name) = (endpoint(&args.endpoint)?, node_name(&args.node_id)?);
     let pool = args.pool.as_deref().map(parse::pool_name).transpose()?;
     let size = parse::size(&args.size)?;
     daemon::start_log(args.log_format)?;
-    let controller = match args.mode {
-        CsiMode::Controller => Some(Controller::new(client.clone(), Settings { node, pool, size, patience: PATIENCE })),
-    };
-    let services = Services { driver: Driver { daemon: client }, controller };
-    plugin::block_on("csi", serve(services, &socket))
+    let controller = (args.mode != CsiMode::Node).then(|| {
+        let settings = controller::Settings { node: name.clone(), pool, size, patience: PATIENCE };
+        Controller::new(client.clone(), settings)
+    });
+    let node = (args.mode != CsiMode::Controller).then(|| {
+        let settings = node::Settings { node: name, kubelet_dir: args.kubelet_dir.clone(), patience: PATIENCE };
+        Node::new(client.clone(), settings)
+    });
+    let driver = Driver { daemon: client, has_controller: controller.is_some() };
+    let services = Services { driver, controller, node };
+    let registration =
+        args.registration_dir.as_ref().map(|dir| (dir.join(registration::SOCKET), Registration::new(socket.clone())));
+    plugin::block_on("csi", serve(&socket, services, registration))
 }
 
-async fn serve(services: Services, path: &Path) -> Result<(), Fault> {
+/// Serves the driver's socket, and the one that the kubelet looks for.
+async fn serve(path: &Path, services: Services, registration: Option<(PathBuf, Registration)>) -> Result<(), Fault> {
     let stop = plugin::stop("csi")?;
-    let listener = socket::listen(path, Access::Owner).await.map_err(|fault| match fault.code {
-        Code::InUse => fault.hint("stop the other driver, or choose another path with --endpoint"),
-        Code::HasData => fault.hint("remove it, or choose another path with --endpoint"),
-        _ => fault,
-    })?;
+    let mut sockets = vec![(path.to_owned(), listen(path, "--endpoint").await?, services.routes())];
+    if let Some((socket, registration)) = &registration {
+        match listen(socket, "--registration-dir").await {
+            Ok(listener) => sockets.push((socket.clone(), listener, registration.routes())),
+            Err(fault) => {
+                socket::remove(path);
+                return Err(fault);
+            }
+        }
+    }
+    let (stopping, stopped) = watch::channel(false);
+    let mut servers = JoinSet::new();
+    for (path, listener, routes) in sockets {
+        let mut stopped = stopped.clone();
+        let stop = async move {
+            let _ = stopped.wait_for(|stopped| *stopped).await;
+        };
+        servers.spawn(async move {
+            let ended = server::serve(listener, routes, Limits::default(), stop).await;
+            socket::remove(&path);
+            ended.map_err(|error| Fault::new(Code::Internal, format!("socket {}", path.display()), error))
+        });
+    }
     tracing::info!(socket = %path.display(), "the CSI driver is ready");
-    let ended = server::serve(listener, services, Limits::default(), stop).await;
-    socket::remove(path);
-    ended.map_err(|error| Fault::new(Code::Internal, format!("socket {}", path.display()), error))
+    let refused = async {
+        match &registration {
+            Some((_, registration)) => registration.refused().await,
+            None => std::future::pending().await,
+        }
+    };
+    let refusal = tokio::select! {
+        () = stop => None,
+        reason = refused => Some(reason),
+    };
+    stopping.send_replace(true);
+    while let Some(ended) = servers.join_next().await {
+        ended.map_err(|error| Fault::new(Code::Internal, "csi", error))??;
+    }
+    match refusal {
+        None => Ok(()),
+        Some(reason) => Err(Fault::new(Code::Unavailable, "registration", format!("the kubelet refused it: {reason}"))),
+    }
+}
+
+async fn listen(path: &Path, option: &str) -> Result<UnixListener, Fault> {
+    socket::listen(path, Access::Owner).await.map_err(|fault| match fault.code {
+        Code::InUse => fault.hint(format!("stop the other driver, or choose another path with {option}")),
+        Code::HasData => fault.hint(format!("remove it, or choose another path with {option}")),
+        _ => fault,
+    })
 }
 
 /// The socket that an endpoint names: `unix:///PATH`, `unix:/PATH`, or an absolute path.
@@ -54,7 +110,7 @@ fn endpoint(text: &str) -> Result<PathBuf, Fault> {
         .hint("specify one as unix:///PATH"))
 }
 
-fn node(text: &str) -> Result<String, Fault> {
+fn node_name(text: &str) -> Result<String, Fault> {
     if text.is_empty() || text.len() > MAX_NODE_BYTES {
         let cause = format!("the name of a node has 1 to {MAX_NODE_BYTES} bytes");
         return Err(Fault::new(Code::InvalidArgument, "--node-id", cause));
@@ -64,7 +120,7 @@ fn node(text: &str) -> Result<String, Fault> {
 
 #[cfg(test)]
 mod tests {
-    use super::{endpoint, node};
+    use super::{endpoint, node_name};
 
     #[test]
     fn an_endpoint_is_a_unix_socket() {
@@ -74,6 +130,6 @@ mod tests {
         for text in ["", "tcp://0.0.0.0:9000", "csi.sock", "unix://csi.sock", "unix:///csi/", "unix://"] {
             assert_eq!(endpoint(text).unwrap_err().object, "--endpoint", "{text}");
         }
-        assert!(node("").is_err() && node(&"n".repeat(129)).is_err() && node("node-1").is_ok());
+        assert!(node_name("").is_err() && node_name(&"n".repeat(129)).is_err() && node_name("node-1").is_ok());
     }
 }

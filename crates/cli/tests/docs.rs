@@ -20,6 +20,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/SPECIFICATION.md",
     "docs/attribution.md",
     "docs/docker.md",
+    "docs/kubernetes.md",
     "docs/formats/index.md",
     "docs/formats/layers.md",
     "docs/formats/state.md",

@@ -2,22 +2,95 @@
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::FsKind;
+use bulkhead_sys::mount::MountFlags;
 
 use crate::proto::VolumeCapability;
 use crate::proto::volume_capability::AccessType;
 use crate::proto::volume_capability::access_mode::Mode;
 
+/// How one capability says that a volume is to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// With this file system; `None` where any will do.
+    pub fs: Option<FsKind>,
+    /// Mounted with these flags beside those of the volume.
+    pub flags: MountFlags,
+    /// Published at one path at a time.
+    pub exclusive: bool,
+}
+
+/// The flags of a mount that a capability may have, as mount(8) calls them.
+const FLAGS: [&str; 6] = ["ro", "rw", "noatime", "nodev", "noexec", "nosuid"];
+
+impl Use {
+    /// Reads a capability.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for one that no volume has: a raw block device, several nodes, another file system, an unknown flag.
+    pub fn parse(capability: &VolumeCapability) -> Result<Self, Fault> {
+        let mode = capability.access_mode.as_ref().map(|mode| mode.mode());
+        match mode {
+            Some(
+                Mode::SingleNodeWriter
+                | Mode::SingleNodeReaderOnly
+                | Mode::SingleNodeSingleWriter
+                | Mode::SingleNodeMultiWriter,
+            ) => {}
+            Some(Mode::MultiNodeReaderOnly | Mode::MultiNodeSingleWriter | Mode::MultiNodeMultiWriter) => {
+                return Err(invalid(
+                    "it is for several nodes, and a volume belongs to the node that it was created on",
+                )
+                .hint("use access mode ReadWriteOnce or ReadWriteOncePod"));
+            }
+            Some(Mode::Unknown) | None => return Err(invalid("it has no access mode")),
+        }
+        let mount = match &capability.access_type {
+            Some(AccessType::Mount(mount)) => mount,
+            Some(AccessType::Block(_)) => {
+                return Err(invalid(
+                    "it is for a raw block device, and a Bulkhead volume has a file system of its own",
+                )
+                .hint("use volumeMode: Filesystem"));
+            }
+            None => return Err(invalid("it has no access type")),
+        };
+        let fs = match mount.fs_type.as_str() {
+            "" => None,
+            "ext4" => Some(FsKind::Ext4),
+            "xfs" => Some(FsKind::Xfs),
+            other => return Err(invalid(&format!("{other:?} is not one of the file systems ext4, xfs"))),
+        };
+        if !mount.volume_mount_group.is_empty() {
+            return Err(invalid("it has a volume_mount_group, which this driver does not announce"));
+        }
+        let mut flags = flags(&mount.mount_flags)?;
+        flags.readonly |= mode == Some(Mode::SingleNodeReaderOnly);
+        Ok(Self { fs, flags, exclusive: mode == Some(Mode::SingleNodeSingleWriter) })
+    }
+
+    /// Refuses a volume with another file system.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn check_fs(&self, found: FsKind) -> Result<(), Fault> {
+        match self.fs {
+            Some(wanted) if wanted != found => Err(invalid(&format!("it is for {wanted}, and the volume has {found}"))),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The file system that a volume is used with; `None` where any will do.
 ///
 /// # Errors
-/// `InvalidArgument` without capabilities, and for one that no volume has: a raw block device, several nodes, another file system.
+/// `InvalidArgument` without capabilities, and for one that no volume has, as [`Use::parse`].
 pub fn check(capabilities: &[VolumeCapability]) -> Result<Option<FsKind>, Fault> {
     if capabilities.is_empty() {
         return Err(invalid("there is none"));
     }
     let mut wanted = None;
     for capability in capabilities {
-        let fs = check_one(capability)?;
+        let fs = Use::parse(capability)?.fs;
         if fs.is_some() && wanted.is_some() && fs != wanted {
             return Err(invalid("they name two file systems"));
         }
@@ -26,33 +99,24 @@ pub fn check(capabilities: &[VolumeCapability]) -> Result<Option<FsKind>, Fault>
     Ok(wanted)
 }
 
-fn check_one(capability: &VolumeCapability) -> Result<Option<FsKind>, Fault> {
-    match capability.access_mode.as_ref().map(|mode| mode.mode()) {
-        Some(
-            Mode::SingleNodeWriter
-            | Mode::SingleNodeReaderOnly
-            | Mode::SingleNodeSingleWriter
-            | Mode::SingleNodeMultiWriter,
-        ) => {}
-        Some(Mode::MultiNodeReaderOnly | Mode::MultiNodeSingleWriter | Mode::MultiNodeMultiWriter) => {
-            return Err(invalid("it is for several nodes, and a volume belongs to the node that it was created on")
-                .hint("use access mode ReadWriteOnce or ReadWriteOncePod"));
+fn flags(words: &[String]) -> Result<MountFlags, Fault> {
+    let mut flags = MountFlags::default();
+    for word in words.iter().flat_map(|word| word.split(',')).filter(|word| !word.is_empty()) {
+        match word {
+            "ro" => flags.readonly = true,
+            "rw" => {}
+            "noatime" => flags.noatime = true,
+            "nodev" => flags.nodev = true,
+            "noexec" => flags.noexec = true,
+            "nosuid" => flags.nosuid = true,
+            // Not shown: it may be confidential.
+            _ => {
+                return Err(invalid("it has a mount flag that no volume can be mounted with")
+                    .hint(format!("the flags are {}", FLAGS.join(", "))));
+            }
         }
-        Some(Mode::Unknown) | None => return Err(invalid("it has no access mode")),
     }
-    match &capability.access_type {
-        Some(AccessType::Mount(mount)) => match mount.fs_type.as_str() {
-            "" => Ok(None),
-            "ext4" => Ok(Some(FsKind::Ext4)),
-            "xfs" => Ok(Some(FsKind::Xfs)),
-            other => Err(invalid(&format!("{other:?} is not one of the file systems ext4, xfs"))),
-        },
-        Some(AccessType::Block(_)) => {
-            Err(invalid("it is for a raw block device, and a Bulkhead volume has a file system of its own")
-                .hint("use volumeMode: Filesystem"))
-        }
-        None => Err(invalid("it has no access type")),
-    }
+    Ok(flags)
 }
 
 fn invalid(cause: &str) -> Fault {

@@ -1,10 +1,6 @@
 //! Calls that create, change and list volumes and snapshots.
-//!
-//! A call that takes longer than its caller waits goes on in the daemon; the same call again is answered with `ABORTED` until it has ended,
-//! and then with its result. So no call leaves half a volume, and none is carried out twice at a time.
 
 mod list;
-mod pending;
 mod snapshots;
 mod volumes;
 
@@ -17,7 +13,7 @@ use bulkhead_core::name::Name;
 use bulkhead_core::units::Bytes;
 use tonic::{Request, Response, Status, async_trait};
 
-use self::pending::Pending;
+use crate::calls::Calls;
 use crate::proto::controller_server::Controller as Service;
 use crate::proto::controller_service_capability::rpc::Type as Rpc;
 use crate::proto::controller_service_capability::{Rpc as RpcCapability, Type};
@@ -31,15 +27,12 @@ use crate::proto::{
     CreateVolumeRequest, CreateVolumeResponse, DeleteSnapshotRequest, DeleteSnapshotResponse, DeleteVolumeRequest,
     DeleteVolumeResponse, GetCapacityRequest, GetCapacityResponse, GetSnapshotRequest, GetSnapshotResponse,
     ListSnapshotsRequest, ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse, Topology,
-    ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse,
+    ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, controller_get_volume_response,
 };
-use crate::{TOPOLOGY, status};
-
-/// How long a call waits for the daemon by default. Sidecars wait for as long as their `--timeout` says; shorter than that, they learn why.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+use crate::{TOPOLOGY, health, status};
 
 /// What the controller announces.
-const CAPABILITIES: [Rpc; 9] = [
+const CAPABILITIES: [Rpc; 13] = [
     Rpc::CreateDeleteVolume,
     Rpc::CreateDeleteSnapshot,
     Rpc::CloneVolume,
@@ -49,6 +42,10 @@ const CAPABILITIES: [Rpc; 9] = [
     Rpc::ListVolumes,
     Rpc::ModifyVolume,
     Rpc::SingleNodeMultiWriter,
+    Rpc::GetVolume,
+    Rpc::GetVolumeHealth,
+    Rpc::ListVolumeHealth,
+    Rpc::GetSnapshot,
 ];
 
 /// What is used where a request says nothing, and the node whose volumes these are.
@@ -69,14 +66,15 @@ pub struct Settings {
 pub struct Controller {
     daemon: Client,
     settings: Settings,
-    pending: Pending,
+    calls: Calls,
 }
 
 impl Controller {
     /// A controller in front of a daemon.
     #[must_use]
     pub fn new(daemon: Client, settings: Settings) -> Self {
-        Self { daemon, settings, pending: Pending::default() }
+        let calls = Calls::new(settings.patience);
+        Self { daemon, settings, calls }
     }
 
     fn topology(&self) -> Topology {
@@ -104,27 +102,6 @@ impl Controller {
             }
         }
     }
-
-    /// Carries out a call to its end, whatever becomes of its caller, and waits a limited time for that.
-    async fn carried_out<T: Send + 'static>(
-        &self,
-        object: &str,
-        call: impl Future<Output = Result<T, Status>> + Send + 'static,
-    ) -> Result<Response<T>, Status> {
-        let guard = self.pending.start(object)?;
-        let task = tokio::spawn(async move {
-            let ended = call.await;
-            drop(guard);
-            ended
-        });
-        match tokio::time::timeout(self.settings.patience, task).await {
-            Ok(Ok(ended)) => ended.map(Response::new),
-            Ok(Err(_)) => Err(Status::internal(format!("{object}: the call was aborted"))),
-            Err(_) => {
-                Err(Status::aborted(format!("{object}: it is in progress; `bulkhead job ls` shows how far it is")))
-            }
-        }
-    }
 }
 
 /// The front end that this driver's volumes and tenants are recorded with.
@@ -146,7 +123,7 @@ impl Service for Controller {
     ) -> Result<Response<CreateVolumeResponse>, Status> {
         let (this, request) = (self.clone(), request.into_inner());
         let object = format!("volume {:?}", request.name);
-        self.carried_out(&object, async move { this.create(&request).await }).await
+        self.calls.carry_out(&object, async move { this.create(&request).await }).await
     }
 
     async fn delete_volume(
@@ -155,7 +132,7 @@ impl Service for Controller {
     ) -> Result<Response<DeleteVolumeResponse>, Status> {
         let (this, id) = (self.clone(), request.into_inner().volume_id);
         let object = format!("volume {id}");
-        self.carried_out(&object, async move { this.delete(&id).await.map(|()| DeleteVolumeResponse {}) }).await
+        self.calls.carry_out(&object, async move { this.delete(&id).await.map(|()| DeleteVolumeResponse {}) }).await
     }
 
     async fn controller_expand_volume(
@@ -164,7 +141,7 @@ impl Service for Controller {
     ) -> Result<Response<ControllerExpandVolumeResponse>, Status> {
         let (this, request) = (self.clone(), request.into_inner());
         let object = format!("volume {}", request.volume_id);
-        self.carried_out(&object, async move { this.expand(&request).await }).await
+        self.calls.carry_out(&object, async move { this.expand(&request).await }).await
     }
 
     async fn controller_modify_volume(
@@ -173,10 +150,11 @@ impl Service for Controller {
     ) -> Result<Response<ControllerModifyVolumeResponse>, Status> {
         let (this, request) = (self.clone(), request.into_inner());
         let object = format!("volume {}", request.volume_id);
-        self.carried_out(&object, async move {
-            this.modify(&request).await.map(|()| ControllerModifyVolumeResponse {}).map_err(failed)
-        })
-        .await
+        self.calls
+            .carry_out(&object, async move {
+                this.modify(&request).await.map(|()| ControllerModifyVolumeResponse {}).map_err(failed)
+            })
+            .await
     }
 
     async fn create_snapshot(
@@ -185,11 +163,12 @@ impl Service for Controller {
     ) -> Result<Response<CreateSnapshotResponse>, Status> {
         let (this, request) = (self.clone(), request.into_inner());
         let object = format!("snapshot {:?}", request.name);
-        self.carried_out(&object, async move {
-            let snapshot = Some(this.snapshot(&request).await.map_err(failed)?);
-            Ok(CreateSnapshotResponse { snapshot })
-        })
-        .await
+        self.calls
+            .carry_out(&object, async move {
+                let snapshot = Some(this.snapshot(&request).await.map_err(failed)?);
+                Ok(CreateSnapshotResponse { snapshot })
+            })
+            .await
     }
 
     async fn delete_snapshot(
@@ -198,10 +177,11 @@ impl Service for Controller {
     ) -> Result<Response<DeleteSnapshotResponse>, Status> {
         let (this, id) = (self.clone(), request.into_inner().snapshot_id);
         let object = format!("snapshot {id}");
-        self.carried_out(&object, async move {
-            this.delete_snapshot(&id).await.map(|()| DeleteSnapshotResponse {}).map_err(failed)
-        })
-        .await
+        self.calls
+            .carry_out(&object, async move {
+                this.delete_snapshot(&id).await.map(|()| DeleteSnapshotResponse {}).map_err(failed)
+            })
+            .await
     }
 
     async fn list_snapshots(
@@ -259,26 +239,33 @@ impl Service for Controller {
 
     async fn controller_get_volume(
         &self,
-        _: Request<ControllerGetVolumeRequest>,
+        request: Request<ControllerGetVolumeRequest>,
     ) -> Result<Response<ControllerGetVolumeResponse>, Status> {
-        unimplemented("ControllerGetVolume")
+        let view = self.own_volume(&request.into_inner().volume_id).await.map_err(failed)?;
+        let status = Some(controller_get_volume_response::VolumeStatus::default());
+        Ok(Response::new(ControllerGetVolumeResponse { volume: Some(self.volume(&view, None)), status }))
     }
 
     async fn controller_get_volume_health(
         &self,
-        _: Request<ControllerGetVolumeHealthRequest>,
+        request: Request<ControllerGetVolumeHealthRequest>,
     ) -> Result<Response<ControllerGetVolumeHealthResponse>, Status> {
-        unimplemented("ControllerGetVolumeHealth")
+        let view = self.own_volume(&request.into_inner().volume_id).await.map_err(failed)?;
+        Ok(Response::new(ControllerGetVolumeHealthResponse { volume_health: Some(health::of(&view)) }))
     }
 
     async fn controller_list_volume_health(
         &self,
-        _: Request<ControllerListVolumeHealthRequest>,
+        request: Request<ControllerListVolumeHealthRequest>,
     ) -> Result<Response<ControllerListVolumeHealthResponse>, Status> {
-        unimplemented("ControllerListVolumeHealth")
+        self.list_health(&request.into_inner()).await.map(Response::new).map_err(failed)
     }
 
-    async fn get_snapshot(&self, _: Request<GetSnapshotRequest>) -> Result<Response<GetSnapshotResponse>, Status> {
-        unimplemented("GetSnapshot")
+    async fn get_snapshot(
+        &self,
+        request: Request<GetSnapshotRequest>,
+    ) -> Result<Response<GetSnapshotResponse>, Status> {
+        let snapshot = self.own_snapshot(&request.into_inner().snapshot_id).await.map_err(failed)?;
+        Ok(Response::new(GetSnapshotResponse { snapshot: Some(snapshot) }))
     }
 }

@@ -18,6 +18,8 @@ use crate::{DRIVER, status};
 pub struct Driver {
     /// The daemon.
     pub daemon: Client,
+    /// Whether this process answers calls to the controller.
+    pub has_controller: bool,
 }
 
 #[async_trait]
@@ -35,12 +37,12 @@ impl Identity for Driver {
         _: Request<GetPluginCapabilitiesRequest>,
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
         let service = |kind: Service| Type::Service(ServiceCapability { r#type: kind.into() });
-        let capabilities = [
-            service(Service::ControllerService),
+        let controller = self.has_controller.then(|| service(Service::ControllerService));
+        let capabilities = controller.into_iter().chain([
             service(Service::VolumeAccessibilityConstraints),
             Type::VolumeExpansion(VolumeExpansion { r#type: Expansion::Online.into() }),
-        ];
-        let capabilities = capabilities.map(|kind| PluginCapability { r#type: Some(kind) }).into();
+        ]);
+        let capabilities = capabilities.map(|kind| PluginCapability { r#type: Some(kind) }).collect();
         Ok(Response::new(GetPluginCapabilitiesResponse { capabilities }))
     }
 

@@ -1,7 +1,8 @@
 //! The driver of the Container Storage Interface: its calls become requests to the daemon.
 //!
 //! The driver is a process of its own and a client of the daemon like any other: it parses what orchestrators send, and has no state.
-//! [`controller`] has the calls that create, change and list volumes and snapshots, [`identity`] those about the driver itself;
+//! [`controller`] has the calls that create, change and list volumes and snapshots, [`node`] those that make a volume usable for containers,
+//! [`identity`] those about the driver itself; [`calls`] carries them out once;
 //! [`names`], [`parameters`], [`capability`] and [`capacity`] read what requests contain, [`status`] words errors, and [`server`] has the
 //! socket.
 //!
@@ -9,12 +10,16 @@
 
 #![forbid(unsafe_code)]
 
+pub mod calls;
 pub mod capability;
 pub mod capacity;
 pub mod controller;
+pub mod health;
 pub mod identity;
 pub mod names;
+pub mod node;
 pub mod parameters;
+pub mod registration;
 pub mod server;
 pub mod status;
 
@@ -29,6 +34,12 @@ mod tests;
 )]
 pub mod proto {
     tonic::include_proto!("csi.v1");
+}
+
+/// The kubelet's protocol of registration, as the build script generates it.
+#[expect(clippy::allow_attributes_without_reason, reason = "generated from proto/pluginregistration.proto")]
+pub mod pluginregistration {
+    tonic::include_proto!("pluginregistration");
 }
 
 /// The driver's name, as StorageClasses name it.

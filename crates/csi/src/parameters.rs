@@ -1,18 +1,24 @@
 //! Parameters of StorageClasses and VolumeAttributesClasses.
 
 use std::collections::HashMap;
+use std::fmt::Display;
+use std::str::FromStr;
 
 use bulkhead_core::error::Fault;
 use bulkhead_core::journal::JournalSize;
-use bulkhead_core::model::{MountOptions, Provision, ReadFrom};
+use bulkhead_core::model::{IoLimit, MountOptions, Provision, ReadFrom};
 use bulkhead_core::name::Name;
-use bulkhead_core::units::Share;
+use bulkhead_core::units::{Bytes, Share};
 use bulkhead_front_end::{Given, SUBDIR};
 
 /// Every parameter of a StorageClass, in the order of the documentation.
-pub const KNOWN: [&str; 11] = [
+pub const KNOWN: [&str; 15] = [
     "pool",
     "share",
+    "readBytesPerSecond",
+    "writeBytesPerSecond",
+    "readIops",
+    "writeIops",
     "tenant",
     "journalSize",
     "provision",
@@ -25,7 +31,7 @@ pub const KNOWN: [&str; 11] = [
 ];
 
 /// Every parameter of a VolumeAttributesClass.
-pub const MUTABLE: [&str; 1] = ["share"];
+pub const MUTABLE: [&str; 5] = ["share", "readBytesPerSecond", "writeBytesPerSecond", "readIops", "writeIops"];
 
 /// What CSI calls an option.
 const WORD: &str = "parameter";
@@ -40,8 +46,8 @@ pub struct Parameters {
     pub pool: Option<Name>,
     /// `tenant`: whose share its I/O is charged to. Default: a tenant of its own, named as the volume.
     pub tenant: Option<Name>,
-    /// `share`: the weight of a tenant that is created for it, 1 to 10000.
-    pub share: Option<Share>,
+    /// The share and the limits of a tenant that is created for it.
+    pub mutable: Mutable,
     /// `journalSize`.
     pub journal: Option<JournalSize>,
     /// `provision`.
@@ -54,6 +60,72 @@ pub struct Parameters {
     pub fast_commit: bool,
     /// `subdir`, `suid`, `dev`: how it is mounted. A copy has the directory of its source by default.
     pub mount_options: MountOptions,
+}
+
+/// What a VolumeAttributesClass changes of a volume's tenant. Limits are for each disk below the volume's pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mutable {
+    /// `share`: its weight, 1 to 10000.
+    pub share: Option<Share>,
+    /// `readBytesPerSecond`.
+    pub read_bytes_per_second: Limit,
+    /// `writeBytesPerSecond`.
+    pub write_bytes_per_second: Limit,
+    /// `readIops`.
+    pub read_iops: Limit,
+    /// `writeIops`.
+    pub write_iops: Limit,
+}
+
+/// What a parameter says about a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Limit {
+    /// Nothing.
+    #[default]
+    Unchanged,
+    /// `max`: there is none.
+    Unlimited,
+    /// Bytes or operations per second.
+    PerSecond(u64),
+}
+
+impl Mutable {
+    /// Limits of a tenant with these changes, on disks by their kernel names; `None` if nothing is said about limits.
+    #[must_use]
+    pub fn limits(&self, existing: &[IoLimit], disks: &[String]) -> Option<Vec<IoLimit>> {
+        let (reads, writes) = (self.read_bytes_per_second, self.write_bytes_per_second);
+        if [reads, writes, self.read_iops, self.write_iops] == [Limit::Unchanged; 4] {
+            return None;
+        }
+        let path = |disk: &String| format!("/dev/{disk}");
+        let (here, mut limits): (Vec<IoLimit>, Vec<IoLimit>) =
+            existing.iter().cloned().partition(|limit| disks.iter().any(|disk| path(disk) == limit.device));
+        for device in disks.iter().map(path) {
+            let found = here.iter().find(|limit| limit.device == device).cloned();
+            let old = found.unwrap_or(IoLimit { device, ..IoLimit::default() });
+            let new = IoLimit {
+                read_bytes_per_second: reads.after(old.read_bytes_per_second),
+                write_bytes_per_second: writes.after(old.write_bytes_per_second),
+                read_iops: self.read_iops.after(old.read_iops),
+                write_iops: self.write_iops.after(old.write_iops),
+                device: old.device.clone(),
+            };
+            if new != (IoLimit { device: old.device, ..IoLimit::default() }) {
+                limits.push(new);
+            }
+        }
+        Some(limits)
+    }
+}
+
+impl Limit {
+    fn after(self, old: Option<u64>) -> Option<u64> {
+        match self {
+            Self::Unchanged => old,
+            Self::Unlimited => None,
+            Self::PerSecond(limit) => Some(limit),
+        }
+    }
 }
 
 impl Parameters {
@@ -76,7 +148,7 @@ pub fn parse(class: &HashMap<String, String>, attributes: &HashMap<String, Strin
     Ok(Parameters {
         pool: given.parsed("pool")?,
         tenant: given.parsed("tenant")?,
-        share: given.parsed("share")?,
+        mutable: mutable(&given)?,
         journal: given.journal("journalSize")?,
         provision: given.provision("provision")?,
         read_from: given.read_from("readFrom")?,
@@ -90,13 +162,35 @@ pub fn parse(class: &HashMap<String, String>, attributes: &HashMap<String, Strin
     })
 }
 
-/// Reads the parameters of a VolumeAttributesClass: the new share.
+/// Reads the parameters of a VolumeAttributesClass.
 ///
 /// # Errors
 /// As [`parse`].
-pub fn parse_mutable(attributes: &HashMap<String, String>) -> Result<Option<Share>, Fault> {
+pub fn parse_mutable(attributes: &HashMap<String, String>) -> Result<Mutable, Fault> {
     check_known(attributes, &MUTABLE)?;
-    Given::new(WORD, attributes).parsed("share")
+    mutable(&Given::new(WORD, attributes))
+}
+
+fn mutable(given: &Given<'_>) -> Result<Mutable, Fault> {
+    let bytes = |key| limit(given, key, |bytes: Bytes| bytes.0);
+    let operations = |key| limit(given, key, |operations: u64| operations);
+    Ok(Mutable {
+        share: given.parsed("share")?,
+        read_bytes_per_second: bytes("readBytesPerSecond")?,
+        write_bytes_per_second: bytes("writeBytesPerSecond")?,
+        read_iops: operations("readIops")?,
+        write_iops: operations("writeIops")?,
+    })
+}
+
+fn limit<T: FromStr<Err: Display>>(given: &Given<'_>, key: &str, number: impl Fn(T) -> u64) -> Result<Limit, Fault> {
+    match given.text(key) {
+        Some("max") => Ok(Limit::Unlimited),
+        _ => match given.parsed(key)?.map(number) {
+            Some(0) => Err(given.invalid(key, "a limit of 0 stops all I/O").hint("`max` removes the limit")),
+            limit => Ok(limit.map_or(Limit::Unchanged, Limit::PerSecond)),
+        },
+    }
 }
 
 fn flag(given: &Given<'_>, key: &str) -> Result<bool, Fault> {

@@ -23,8 +23,10 @@ use tonic::{Code, Status};
 
 use crate::controller::Controller;
 use crate::identity::Driver;
+use crate::node::Node;
 use crate::proto::controller_server::ControllerServer;
 use crate::proto::identity_server::IdentityServer;
+use crate::proto::node_server::NodeServer;
 
 /// Largest request that is read, in bytes. CSI limits maps of texts to 4 KiB each; a Kubernetes secret has at most 1 MiB.
 pub const MAX_REQUEST_BYTES: usize = 2 << 20;
@@ -66,16 +68,23 @@ pub struct Services {
     pub driver: Driver,
     /// Creates and changes volumes.
     pub controller: Option<Controller>,
+    /// Makes volumes usable on this node.
+    pub node: Option<Node>,
 }
 
 impl Services {
-    fn routes(self) -> Router {
+    /// Their calls.
+    #[must_use]
+    pub fn routes(self) -> Routes {
         let mut routes = Routes::new(IdentityServer::new(self.driver).max_decoding_message_size(MAX_REQUEST_BYTES));
         if let Some(controller) = self.controller {
             let service = ControllerServer::new(controller).max_decoding_message_size(MAX_REQUEST_BYTES);
             routes = routes.add_service(service);
         }
-        routes.into_axum_router()
+        if let Some(node) = self.node {
+            routes = routes.add_service(NodeServer::new(node).max_decoding_message_size(MAX_REQUEST_BYTES));
+        }
+        routes
     }
 }
 
@@ -85,11 +94,11 @@ impl Services {
 /// When the socket fails.
 pub async fn serve(
     listener: UnixListener,
-    services: Services,
+    routes: Routes,
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let routes = services.routes();
+    let routes = routes.into_axum_router();
     let room = Arc::new(Semaphore::new(limits.connections));
     let (stopping, stopped) = watch::channel(false);
     let mut connections = JoinSet::new();

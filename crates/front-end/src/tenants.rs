@@ -17,12 +17,17 @@ pub async fn ensure(
     name: &Name,
     share: Option<Share>,
 ) -> Result<Option<TenantView>, Fault> {
-    match daemon.tenant_inspect(name).await {
-        Err(fault) if fault.code == Code::NotFound => {
-            let (share, created_by) = (share.unwrap_or_default(), Some(front_end));
-            let request = TenantCreate { share, created_by, ..TenantCreate::new(name.clone()) };
-            daemon.tenant_create(&request, false).await.map(|_| None)
-        }
+    let (share, created_by) = (share.unwrap_or_default(), Some(front_end));
+    ensure_as(daemon, &TenantCreate { share, created_by, ..TenantCreate::new(name.clone()) }).await
+}
+
+/// As [`ensure`], with all that a request can say about a tenant that is created.
+///
+/// # Errors
+/// The daemon's.
+pub async fn ensure_as(daemon: &Client, request: &TenantCreate) -> Result<Option<TenantView>, Fault> {
+    match daemon.tenant_inspect(&request.name).await {
+        Err(fault) if fault.code == Code::NotFound => daemon.tenant_create(request, false).await.map(|_| None),
         found => found.map(Some),
     }
 }

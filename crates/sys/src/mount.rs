@@ -5,6 +5,7 @@
 //! another user.
 
 mod error;
+mod place;
 mod table;
 
 use std::io;
@@ -22,6 +23,7 @@ use rustix::mount::{
 };
 
 pub use self::error::MountError;
+pub use self::place::{Place, PlaceError, PlacesBelow, Usage};
 pub use self::table::{
     DeviceUsers, MountInfo, MountPoints, MountUser, mountinfo, mountinfo_of, mounts_of_device, mounts_of_devices,
     parse_mountinfo,

@@ -1,5 +1,7 @@
 //! Arguments of `bulkhead csi`.
 
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
 
 use super::LogFormat;
@@ -21,6 +23,12 @@ pub(crate) struct CsiArgs {
     /// Size of volumes that are created without a required capacity
     #[arg(long, value_name = "SIZE", default_value = "10G")]
     pub(crate) size: String,
+    /// Directory of the kubelet: all mounts are below it
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    pub(crate) kubelet_dir: PathBuf,
+    /// The kubelet's directory of plugins, in which the driver registers itself [default: it does not]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) registration_dir: Option<PathBuf>,
     /// Format of the log on standard error; BULKHEAD_LOG sets its level (error, warn, info, debug)
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
@@ -30,4 +38,8 @@ pub(crate) struct CsiArgs {
 pub(crate) enum CsiMode {
     /// Create, expand, modify, list and delete volumes and snapshots
     Controller,
+    /// Mount volumes for containers of this node
+    Node,
+    /// Both
+    All,
 }

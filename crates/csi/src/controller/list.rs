@@ -1,4 +1,4 @@
-//! Lists, in pages; capabilities and capacity.
+//! Lists, in pages; what an id has; capabilities and capacity.
 
 use bulkhead_api::wire::VolumeView;
 use bulkhead_core::error::{Code, Fault};
@@ -8,11 +8,12 @@ use super::{Controller, OWN};
 use crate::capacity::signed;
 use crate::proto::validate_volume_capabilities_response::Confirmed;
 use crate::proto::{
-    GetCapacityRequest, GetCapacityResponse, ListSnapshotsRequest, ListSnapshotsResponse, ListVolumesRequest,
-    ListVolumesResponse, ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse,
-    list_snapshots_response, list_volumes_response,
+    ControllerListVolumeHealthRequest, ControllerListVolumeHealthResponse, GetCapacityRequest, GetCapacityResponse,
+    ListSnapshotsRequest, ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse, Snapshot,
+    ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, list_snapshots_response,
+    list_volumes_response,
 };
-use crate::{capability, names, parameters};
+use crate::{capability, health, names, parameters};
 
 impl Controller {
     pub(super) async fn list_volumes(&self, request: &ListVolumesRequest) -> Result<ListVolumesResponse, Fault> {
@@ -35,6 +36,34 @@ impl Controller {
         let (page, next_token) = page(snapshots, request.max_entries, &request.starting_token)?;
         let entry = |view: &VolumeView| list_snapshots_response::Entry { snapshot: Some(self.snapshot_of(view)) };
         Ok(ListSnapshotsResponse { entries: page.iter().map(entry).collect(), next_token })
+    }
+
+    /// The health of all volumes, those without a problem included.
+    pub(super) async fn list_health(
+        &self,
+        request: &ControllerListVolumeHealthRequest,
+    ) -> Result<ControllerListVolumeHealthResponse, Fault> {
+        let volumes = self.own(|view| !view.read_only).await?;
+        let (page, next_token) = page(volumes, request.max_entries, &request.starting_token)?;
+        Ok(ControllerListVolumeHealthResponse { entries: page.iter().map(health::of).collect(), next_token })
+    }
+
+    /// A volume of this driver.
+    pub(super) async fn own_volume(&self, id: &str) -> Result<VolumeView, Fault> {
+        let view = self.inspect("volume_id", id).await?;
+        let is_own = view.created_by == OWN && !view.read_only;
+        is_own
+            .then_some(view)
+            .ok_or_else(|| Fault::new(Code::NotFound, format!("volume {id}"), "it is not this driver's"))
+    }
+
+    /// A snapshot of this driver.
+    pub(super) async fn own_snapshot(&self, id: &str) -> Result<Snapshot, Fault> {
+        let view = self.inspect("snapshot_id", id).await?;
+        if view.created_by != OWN || !view.read_only {
+            return Err(Fault::new(Code::NotFound, format!("snapshot {id}"), "it is not this driver's"));
+        }
+        Ok(self.snapshot_of(&view))
     }
 
     pub(super) async fn validate(

@@ -1,7 +1,7 @@
 //! Volumes: created, deleted, expanded and modified.
 
 use bulkhead_api::client::Removal;
-use bulkhead_api::wire::{TenantSet, VolumeCopy, VolumeCreate, VolumeResize, VolumeView};
+use bulkhead_api::wire::{TenantCreate, TenantSet, TenantView, VolumeCopy, VolumeCreate, VolumeResize, VolumeView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FrontEnd, FsKind, VolumeRef};
 use bulkhead_core::name::Name;
@@ -11,7 +11,7 @@ use tonic::Status;
 
 use super::{Controller, OWN, failed};
 use crate::capacity::{Range, signed};
-use crate::parameters::Parameters;
+use crate::parameters::{Mutable, Parameters};
 use crate::proto::volume_content_source::Type as Source;
 use crate::proto::{
     ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerModifyVolumeRequest, CreateVolumeRequest,
@@ -43,11 +43,14 @@ impl Controller {
         let volume = VolumeRef { pool, name };
         let found = self.existing(&volume).await.map_err(failed)?;
         if let Some(found) = &found {
-            self.check_compatible(found, source.as_ref(), fs, range)?;
+            check_size_and_source(found, source.as_ref(), fs, range)?;
         }
         let tenant = given.tenant.clone().unwrap_or_else(|| volume.name.clone());
-        // An existing tenant keeps its share, which may have been modified since it was created.
-        let existing = tenants::ensure(&self.daemon, FrontEnd::Csi, &tenant, given.share).await.map_err(failed)?;
+        if let Some(found) = &found {
+            check_use(found, source.is_some(), &given, &tenant).map_err(failed)?;
+        }
+        // An existing tenant keeps its share and limits, which may have been modified since it was created.
+        let existing = self.ensure_tenant(&tenant, given.mutable, &volume.pool).await.map_err(failed)?;
         let made = match &source {
             Some(source) => self.copy(&volume, source, fs, range, &given, &tenant).await,
             None => {
@@ -91,29 +94,6 @@ impl Controller {
             }
             found => found.map(Some),
         }
-    }
-
-    fn check_compatible(
-        &self,
-        found: &VolumeView,
-        source: Option<&VolumeView>,
-        fs: Option<FsKind>,
-        range: Range,
-    ) -> Result<(), Status> {
-        let differs =
-            |cause: String| Err(failed(Fault::new(Code::AlreadyExists, format!("volume {}", found.volume), cause)));
-        if found.origin.as_ref() != source.map(|source| &source.volume.name) {
-            return differs("it exists, with another content source".to_owned());
-        }
-        if fs.is_some_and(|fs| fs != found.fs) {
-            return differs(format!("it exists, with file system {}", found.fs));
-        }
-        // A copy that is smaller than required is one whose growth was interrupted.
-        let can_grow = source.is_some() && found.size_bytes < range.required;
-        if !range.contains(found.size_bytes) && !can_grow {
-            return differs(format!("it exists, with {}", found.size_bytes));
-        }
-        Ok(())
     }
 
     async fn make(
@@ -213,18 +193,42 @@ impl Controller {
         Ok(ControllerExpandVolumeResponse { capacity_bytes: signed(size), node_expansion_required: false })
     }
 
-    /// `ControllerModifyVolume`: changes the share of the volume's tenant.
+    /// `ControllerModifyVolume`: changes the share and the limits of the volume's tenant.
     pub(super) async fn modify(&self, request: &ControllerModifyVolumeRequest) -> Result<(), Fault> {
         let view = self.inspect("volume_id", &request.volume_id).await?;
-        let Some(share) = parameters::parse_mutable(&request.mutable_parameters)? else { return Ok(()) };
+        let mutable = parameters::parse_mutable(&request.mutable_parameters)?;
         let tenant = view.tenant.or(view.default_tenant).unwrap_or(view.volume.name);
-        let set = TenantSet { share: Some(share), ..TenantSet::default() };
-        match self.daemon.tenant_set(&tenant, &set, false).await {
-            Err(fault) if fault.code == Code::NotFound => {
-                tenants::ensure(&self.daemon, FrontEnd::Csi, &tenant, Some(share)).await.map(drop)
-            }
-            ended => ended.map(drop),
+        let Some(found) = self.ensure_tenant(&tenant, mutable, &view.volume.pool).await? else { return Ok(()) };
+        let limits = match mutable.limits(&found.limits, &[]) {
+            None => None,
+            Some(_) => mutable.limits(&found.limits, &self.disks(&view.volume.pool).await?),
+        };
+        if mutable.share.is_none() && limits.is_none() {
+            return Ok(());
         }
+        let set = TenantSet { share: mutable.share, limits, ..TenantSet::default() };
+        self.daemon.tenant_set(&tenant, &set, false).await.map(drop)
+    }
+
+    /// An existing tenant as it is; `None` if it was created, with this share and these limits.
+    async fn ensure_tenant(&self, name: &Name, mutable: Mutable, pool: &Name) -> Result<Option<TenantView>, Fault> {
+        let limits = match mutable.limits(&[], &[]) {
+            None => Vec::new(),
+            Some(_) => mutable.limits(&[], &self.disks(pool).await?).unwrap_or_default(),
+        };
+        let share = mutable.share.unwrap_or_default();
+        let request = TenantCreate { share, limits, created_by: OWN, ..TenantCreate::new(name.clone()) };
+        tenants::ensure_as(&self.daemon, &request).await
+    }
+
+    /// The disks below a pool, by their kernel names.
+    async fn disks(&self, pool: &Name) -> Result<Vec<String>, Fault> {
+        let disks = self.daemon.pool_inspect(pool).await?.physical_devices;
+        if disks.is_empty() {
+            let cause = "its disks are not known, so that I/O on them cannot be limited";
+            return Err(Fault::new(Code::Unsupported, format!("pool {pool}"), cause));
+        }
+        Ok(disks)
     }
 
     async fn grow(&self, volume: &VolumeRef, size: Bytes) -> Result<VolumeView, Fault> {
@@ -258,4 +262,44 @@ impl Controller {
             accessible_topology: vec![self.topology()],
         }
     }
+}
+
+/// Refuses an existing volume with another source, file system or size.
+fn check_size_and_source(
+    found: &VolumeView,
+    source: Option<&VolumeView>,
+    fs: Option<FsKind>,
+    range: Range,
+) -> Result<(), Status> {
+    let differs =
+        |cause: String| Err(failed(Fault::new(Code::AlreadyExists, format!("volume {}", found.volume), cause)));
+    if found.origin.as_ref() != source.map(|source| &source.volume.name) {
+        return differs("it exists, with another content source".to_owned());
+    }
+    if fs.is_some_and(|fs| fs != found.fs) {
+        return differs(format!("it exists, with file system {}", found.fs));
+    }
+    // A copy that is smaller than required is one whose growth was interrupted.
+    let can_grow = source.is_some() && found.size_bytes < range.required;
+    if !range.contains(found.size_bytes) && !can_grow {
+        return differs(format!("it exists, with {}", found.size_bytes));
+    }
+    Ok(())
+}
+
+/// Refuses an existing volume of another tenant, or one that is mounted in another way.
+fn check_use(found: &VolumeView, is_copy: bool, given: &Parameters, tenant: &Name) -> Result<(), Fault> {
+    let differs = |cause: String| Err(Fault::new(Code::AlreadyExists, format!("volume {}", found.volume), cause));
+    match &found.default_tenant {
+        Some(other) if other != tenant => return differs(format!("it exists, for tenant {other}")),
+        _ => {}
+    }
+    // A copy has the directory of its source, unless another one is given.
+    let wanted = if is_copy { given.mount_options.clone() } else { given.mount_options_of_new() };
+    let has = &found.mount_options;
+    let subdir_differs = wanted.subdir.is_some() && wanted.subdir != has.subdir;
+    if subdir_differs || (wanted.suid, wanted.dev) != (has.suid, has.dev) {
+        return differs("it exists, with other values of subdir, suid or dev".to_owned());
+    }
+    Ok(())
 }

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FsKind, Provision};
+use bulkhead_core::model::{FsKind, IoLimit, Provision};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::{Bytes, Share};
 
 use super::{Mode, capability, map};
 use crate::capacity::Range;
+use crate::parameters::Mutable;
 use crate::proto::volume_capability::{AccessType, BlockVolume};
 use crate::proto::{CapacityRange, VolumeCapability};
 use crate::{capability as capabilities, names, parameters, status};
@@ -66,10 +67,40 @@ fn parameters_are_read_and_those_of_kubernetes_are_ignored() {
         ("csi.storage.k8s.io/pvc/name", "data"),
     ]);
     let read = parameters::parse(&class, &map(&[("share", "500")])).unwrap();
-    assert_eq!((read.pool.clone(), read.share), (Some("fast".parse().unwrap()), Some("500".parse::<Share>().unwrap())));
+    assert_eq!(
+        (read.pool.clone(), read.mutable.share),
+        (Some("fast".parse().unwrap()), Some("500".parse::<Share>().unwrap()))
+    );
     assert_eq!((read.provision, read.mount_options.suid, read.mount_options.dev), (Some(Provision::Full), true, false));
     assert_eq!((read.mount_options_of_new().subdir, read.mount_options.subdir), (Some("data".parse().unwrap()), None));
-    assert_eq!(parameters::parse_mutable(&map(&[])), Ok(None));
+    assert_eq!(parameters::parse_mutable(&map(&[])), Ok(Mutable::default()));
+}
+
+#[test]
+fn limits_are_for_each_disk_and_unmentioned_ones_stay() {
+    let read = |pairs| parameters::parse_mutable(&map(pairs)).unwrap();
+    let disks = ["vda".to_owned(), "vdb".to_owned()];
+    assert_eq!(read(&[("share", "300")]).limits(&[], &disks), None);
+    let both = read(&[("writeBytesPerSecond", "50M"), ("readIops", "100")]).limits(&[], &disks).unwrap();
+    let limit = |device: &str| IoLimit {
+        device: device.to_owned(),
+        write_bytes_per_second: Some(Bytes::mib(50).0),
+        read_iops: Some(100),
+        ..IoLimit::default()
+    };
+    assert_eq!(both, [limit("/dev/vda"), limit("/dev/vdb")]);
+
+    let elsewhere = IoLimit { device: "/dev/sdz".to_owned(), write_iops: Some(7), ..IoLimit::default() };
+    let existing = [elsewhere.clone(), limit("/dev/vda")];
+    let changed = read(&[("readIops", "max"), ("writeIops", "9")]).limits(&existing, &disks[..1]).unwrap();
+    let mended = IoLimit { read_iops: None, write_iops: Some(9), ..limit("/dev/vda") };
+    assert_eq!(changed, [elsewhere.clone(), mended]);
+    let none = read(&[("readIops", "max"), ("writeBytesPerSecond", "max")]).limits(&existing, &disks).unwrap();
+    assert_eq!(none, [elsewhere]);
+    for (key, value) in [("readIops", "0"), ("writeIops", "-1"), ("readBytesPerSecond", "fast"), ("writeIops", "1.5")] {
+        let fault = parameters::parse_mutable(&map(&[(key, value)])).unwrap_err();
+        assert_eq!(fault.object, format!("parameter {key:?}"));
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The socket: calls as clients send them, also malformed, large, slow and many.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,7 +18,9 @@ use tonic::{Code, Status};
 
 use super::{LIMIT, Stack, map, request};
 use crate::identity::Driver;
+use crate::pluginregistration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 use crate::proto::{CreateVolumeRequest, CreateVolumeResponse, GetPluginInfoRequest, GetPluginInfoResponse};
+use crate::registration::{self, Registration};
 use crate::server::{Limits, MAX_REQUEST_BYTES, Services, serve};
 
 const GET_PLUGIN_INFO: &str = "/csi.v1.Identity/GetPluginInfo";
@@ -37,22 +39,17 @@ impl Served {
         let stack = Stack::start().await;
         let socket = stack.dir.path().join("csi.sock");
         let listener = UnixListener::bind(&socket).unwrap();
-        let driver = Driver { daemon: stack.daemon.clone() };
-        let services = Services { driver, controller: Some(stack.controller.clone()) };
+        let driver = Driver { daemon: stack.daemon.clone(), has_controller: true };
+        let services = Services { driver, controller: Some(stack.controller.clone()), node: None };
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(serve(listener, services, limits, async move {
+        let task = tokio::spawn(serve(listener, services.routes(), limits, async move {
             let _ = stopped.await;
         }));
         Self { stack, socket, stop, task }
     }
 
     async fn connect(&self) -> Connection {
-        let stream = UnixStream::connect(&self.socket).await.unwrap();
-        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-        let task = tokio::spawn(async move {
-            let _ = connection.await;
-        });
-        Connection { sender, task }
+        Connection::open(&self.socket).await
     }
 
     /// Whether calls on a new connection are answered.
@@ -69,6 +66,15 @@ struct Connection {
 }
 
 impl Connection {
+    async fn open(socket: &Path) -> Self {
+        let stream = UnixStream::connect(socket).await.unwrap();
+        let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        let task = tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        Self { sender, task }
+    }
+
     async fn call<T: Message + Default>(&mut self, path: &str, request: &impl Message) -> Result<T, Status> {
         let answer = self.send(path, "POST", framed(&request.encode_to_vec())).await?;
         Ok(T::decode(&answer[5..]).unwrap())
@@ -196,6 +202,29 @@ async fn a_stop_answers_what_was_asked_and_closes_the_rest() {
     tokio::time::timeout(LIMIT, served.task).await.unwrap().unwrap().unwrap();
     assert_eq!(call.await.unwrap().0.unwrap().volume.unwrap().volume_id, "fast/v");
     tokio::time::timeout(LIMIT, idle.task).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn the_kubelet_is_told_what_the_driver_is_and_its_refusal_is_heard() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join(registration::SOCKET);
+    let registration = Registration::new("/csi/csi.sock".into());
+    let listener = UnixListener::bind(&socket).unwrap();
+    tokio::spawn(serve(listener, registration.routes(), Limits::default(), std::future::pending()));
+    let mut connection = Connection::open(&socket).await;
+    let info: PluginInfo = connection.call("/pluginregistration.Registration/GetInfo", &InfoRequest {}).await.unwrap();
+    assert_eq!((info.r#type.as_str(), info.name.as_str()), ("CSIPlugin", "csi.bulkhead.dev"));
+    assert_eq!((info.endpoint.as_str(), info.supported_versions), ("/csi/csi.sock", vec!["1.0.0".to_owned()]));
+
+    const NOTIFY: &str = "/pluginregistration.Registration/NotifyRegistrationStatus";
+    let status = |plugin_registered, error: &str| RegistrationStatus { plugin_registered, error: error.to_owned() };
+    let _: RegistrationStatusResponse = connection.call(NOTIFY, &status(true, "")).await.unwrap();
+    let refused = tokio::spawn({
+        let registration = registration.clone();
+        async move { registration.refused().await }
+    });
+    let _: RegistrationStatusResponse = connection.call(NOTIFY, &status(false, "no such driver")).await.unwrap();
+    assert_eq!(tokio::time::timeout(LIMIT, refused).await.unwrap().unwrap(), "no such driver");
 }
 
 #[tokio::test]

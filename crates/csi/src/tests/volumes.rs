@@ -12,8 +12,9 @@ use super::{
     settings,
 };
 use crate::proto::{
-    CapacityRange, ControllerExpandVolumeRequest, ControllerModifyVolumeRequest, CreateVolumeRequest,
-    DeleteSnapshotRequest, DeleteVolumeRequest, GetCapacityRequest, ListSnapshotsRequest, ListVolumesRequest, Topology,
+    CapacityRange, ControllerExpandVolumeRequest, ControllerGetVolumeHealthRequest, ControllerGetVolumeRequest,
+    ControllerListVolumeHealthRequest, ControllerModifyVolumeRequest, CreateVolumeRequest, DeleteSnapshotRequest,
+    DeleteVolumeRequest, GetCapacityRequest, GetSnapshotRequest, ListSnapshotsRequest, ListVolumesRequest, Topology,
     TopologyRequirement, ValidateVolumeCapabilitiesRequest,
 };
 use crate::{TOPOLOGY, names};
@@ -37,6 +38,12 @@ async fn a_volume_is_created_once_and_deleted_with_its_tenant() {
         ..request("pvc-1", 32)
     };
     assert_eq!(refused(stack.create(xfs).await).0, Code::AlreadyExists);
+
+    for (key, value) in [("tenant", "other"), ("subdir", "other"), ("suid", "true"), ("dev", "true")] {
+        let other = CreateVolumeRequest { parameters: map(&[(key, value)]), ..request("pvc-1", 32) };
+        assert_eq!(refused(stack.create(other).await).0, Code::AlreadyExists, "{key}");
+    }
+    assert_eq!(stack.daemon.tenant_list().await.unwrap().len(), 1);
 
     for id in ["fast/pvc-1", "fast/pvc-1", "no such id"] {
         let request = DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
@@ -114,6 +121,18 @@ async fn a_snapshot_is_made_once_and_restored_to_a_larger_volume() {
     stack.create(clone).await.unwrap();
     let other = CreateVolumeRequest { volume_content_source: from_volume("fast/b"), ..request("clone", 32) };
     assert_eq!(refused(stack.create(other).await).0, Code::AlreadyExists);
+    for (key, value) in [("tenant", "a"), ("subdir", "other"), ("suid", "true")] {
+        let source = from_volume("fast/a");
+        let parameters = map(&[(key, value)]);
+        let other = CreateVolumeRequest { volume_content_source: source, parameters, ..request("clone", 32) };
+        assert_eq!(refused(stack.create(other).await).0, Code::AlreadyExists, "{key}");
+    }
+    let get = |id: &str| GetSnapshotRequest { snapshot_id: id.to_owned(), ..Default::default() };
+    let found = answer(stack.controller.get_snapshot(Request::new(get(&snapshot.snapshot_id)))).await.unwrap();
+    assert_eq!(found.snapshot, Some(snapshot.clone()));
+    for id in ["fast/a", "fast/none", "none"] {
+        assert_eq!(refused(answer(stack.controller.get_snapshot(Request::new(get(id)))).await).0, Code::NotFound);
+    }
 
     let delete = |id: &str| DeleteSnapshotRequest { snapshot_id: id.to_owned(), ..Default::default() };
     let volume = answer(stack.controller.delete_snapshot(Request::new(delete("fast/a")))).await;
@@ -142,6 +161,18 @@ async fn lists_come_in_pages_also_when_the_last_volume_of_a_page_is_deleted() {
     assert_eq!(first, "fast/a fast/b");
     let delete = DeleteVolumeRequest { volume_id: "fast/b".to_owned(), ..Default::default() };
     answer(stack.controller.delete_volume(Request::new(delete))).await.unwrap();
+    let health = ControllerListVolumeHealthRequest { max_entries: 1, ..Default::default() };
+    let health = answer(stack.controller.controller_list_volume_health(Request::new(health))).await.unwrap();
+    assert_eq!((health.entries[0].volume_id.as_str(), health.next_token.is_empty()), ("fast/a", false));
+    let health = |id: &str| ControllerGetVolumeHealthRequest { volume_id: id.to_owned(), ..Default::default() };
+    let sound = answer(stack.controller.controller_get_volume_health(Request::new(health("fast/a")))).await.unwrap();
+    assert_eq!(sound.volume_health.unwrap().health_statuses, []);
+    let gone = answer(stack.controller.controller_get_volume_health(Request::new(health("fast/b")))).await;
+    assert_eq!(refused(gone).0, Code::NotFound);
+    let get = |id: &str| ControllerGetVolumeRequest { volume_id: id.to_owned() };
+    let found = answer(stack.controller.controller_get_volume(Request::new(get("fast/a")))).await.unwrap();
+    assert_eq!(found.volume.unwrap().capacity_bytes, 16 << 20);
+    assert_eq!(refused(answer(stack.controller.controller_get_volume(Request::new(get("x")))).await).0, Code::NotFound);
     assert_eq!(page(2, &token).await.unwrap(), ("fast/c".to_owned(), String::new()));
     assert_eq!(page(0, "").await.unwrap().0, "fast/a fast/c");
     assert_eq!(refused(page(2, "invalid-token").await).0, Code::Aborted);
@@ -186,6 +217,18 @@ async fn a_volume_is_expanded_modified_and_validated() {
     modify("fast/v", map(&[("share", "700")])).await.unwrap();
     let tenant = stack.daemon.tenant_inspect(&"v".parse().unwrap()).await.unwrap();
     assert_eq!(tenant.share, "700".parse().unwrap());
+    modify("fast/v", map(&[("writeIops", "100"), ("readBytesPerSecond", "1M")])).await.unwrap();
+    modify("fast/v", map(&[("readBytesPerSecond", "max")])).await.unwrap();
+    let tenant = stack.daemon.tenant_inspect(&"v".parse().unwrap()).await.unwrap();
+    assert_eq!(tenant.share, "700".parse().unwrap());
+    assert!(!tenant.limits.is_empty());
+    assert!(tenant.limits.iter().all(|limit| (limit.write_iops, limit.read_bytes_per_second) == (Some(100), None)));
+    let limited = CreateVolumeRequest { mutable_parameters: map(&[("writeIops", "50")]), ..request("w", 32) };
+    for _ in 0..2 {
+        stack.create(limited.clone()).await.unwrap();
+    }
+    let tenant = stack.daemon.tenant_inspect(&"w".parse().unwrap()).await.unwrap();
+    assert!(!tenant.limits.is_empty() && tenant.limits.iter().all(|limit| limit.write_iops == Some(50)));
     assert_eq!(refused(modify("fast/v", map(&[("pool", "x")])).await).0, Code::InvalidArgument);
     assert_eq!(refused(modify("fast/none", map(&[])).await).0, Code::NotFound);
 

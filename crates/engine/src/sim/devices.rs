@@ -43,7 +43,11 @@ impl Devices for Sim {
     }
 
     fn limited_device(&self, path: &Path) -> Result<DevNo, Fault> {
-        self.named_device(path).map(|device| device.dev)
+        match path.to_str() {
+            // The disk below all pools.
+            Some("/dev/sda") => Ok(DevNo::new(8, 0)),
+            _ => self.named_device(path).map(|device| device.dev),
+        }
     }
 
     fn block_devices(&self) -> Result<Vec<BlockFacts>, Fault> {

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 
+use bulkhead_core::units::Bytes;
 use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
 
 /// Written by hand according to show_mountinfo: a volume, a bind mount of a directory, names with escapes, an empty source.
@@ -210,5 +211,57 @@ fn root_errors_contain_the_kernels_message() {
         assert!(matches!(bind(&base.join("no"), &target, false), Err(MountError::Open { .. })));
         assert!(matches!(unmount(&target), Err(MountError::NotMounted { .. })));
         assert!(matches!(make_slave(&target), Err(MountError::Change { .. })));
+    });
+}
+
+#[test]
+fn root_a_place_is_below_its_directory_and_hides_no_file() {
+    in_own_namespace(|base| {
+        let (dir, link) = (base.join("dir"), base.join("link-to-dir"));
+        let (volume, elsewhere) = (base.join("volume"), base.join("elsewhere"));
+        for made in [&dir.join("pods"), &dir.join("full"), &volume, &elsewhere] {
+            fs::create_dir_all(made).unwrap();
+        }
+        fs::write(dir.join("full/file"), "").unwrap();
+        std::os::unix::fs::symlink(&dir, &link).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, dir.join("pods/link")).unwrap();
+        mount(Path::new("none"), "tmpfs", &volume, MountFlags::default(), &[("size", Some("1M"))]).unwrap();
+        fs::write(volume.join("file"), "x").unwrap();
+
+        // The directory's own path may contain links, but no place may.
+        let places = PlacesBelow::open(&link).unwrap();
+        let place = |below: &str| places.place(&link.join(below));
+        assert!(matches!(places.place(&dir.join("pods/a")), Err(PlaceError::Outside { .. })));
+        for outside in ["../elsewhere", "pods/../x", ""] {
+            assert!(matches!(place(outside), Err(PlaceError::Outside { .. })), "{outside}");
+        }
+        assert!(matches!(place("pods/link/x"), Err(PlaceError::Link { .. })));
+        assert!(matches!(place("full/file/x"), Err(PlaceError::NotADirectory { .. })));
+        assert!(place("none/x").unwrap().is_none());
+        let of_link = place("pods/link").unwrap().unwrap();
+        assert!(matches!(of_link.exists(), Err(PlaceError::Link { .. })));
+        let full = place("full").unwrap().unwrap();
+        assert!(matches!(full.bind(&volume, MountFlags::default()), Err(PlaceError::HasFiles { .. })));
+        assert!(matches!(full.remove(), Err(PlaceError::HasFiles { .. })));
+
+        let place_a = place("pods/a").unwrap().unwrap();
+        assert!(!place_a.exists().unwrap());
+        place_a.bind(&volume, MountFlags { readonly: true, noexec: true, ..MountFlags::default() }).unwrap();
+        let info = mount_at(&dir.join("pods/a")).unwrap();
+        assert_eq!((place_a.real_path(), info.options.as_str()), (dir.join("pods/a").as_path(), "ro,noexec,relatime"));
+        assert_eq!(place_a.usage().unwrap(), Usage::at(&volume).unwrap());
+        assert_eq!(place_a.usage().unwrap().total, Bytes(1 << 20));
+        assert!(matches!(place("pods/a/file"), Err(PlaceError::OtherMount { .. })));
+        assert!(matches!(place_a.remove(), Err(PlaceError::Busy { .. })));
+        let open = fs::File::open(dir.join("pods/a/file")).unwrap();
+        assert!(matches!(place_a.unmount(), Err(PlaceError::Busy { .. })));
+        drop(open);
+
+        // It stays where it was, whatever its path leads to now.
+        fs::rename(dir.join("pods"), dir.join("moved")).unwrap();
+        place_a.unmount().unwrap();
+        place_a.remove().unwrap();
+        place_a.remove().unwrap();
+        assert!(!dir.join("moved/a").exists() && mount_at(&volume).is_some());
     });
 }

@@ -1,0 +1,69 @@
+//! The paths of requests.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{FrontEnd, LeaseUser};
+use bulkhead_sys::mount::{Place, PlaceError, PlacesBelow};
+use sha2::{Digest as _, Sha256};
+
+use super::Settings;
+
+/// Longest path that is a lease's user itself; of a longer one, the hash is.
+const MAX_USER_BYTES: usize = 255;
+
+/// The user of the lease of a volume that is staged at a path.
+pub(super) fn staged_by(staging_path: &str) -> LeaseUser {
+    let mut id = staging_path.to_owned();
+    if id.len() > MAX_USER_BYTES {
+        id = "sha256:".to_owned();
+        for byte in Sha256::digest(staging_path.as_bytes()) {
+            let _ = write!(id, "{byte:02x}");
+        }
+    }
+    LeaseUser { front_end: FrontEnd::Csi, id }
+}
+
+/// The place that a field of a request names; `None` if a directory above it does not exist.
+pub(super) fn place(settings: &Settings, field: &'static str, path: &str) -> Result<Option<Place>, Fault> {
+    let places = open(settings)?;
+    places.place(Path::new(path)).map_err(|error| fault(field, &error))
+}
+
+/// The directory that contains all places.
+pub(super) fn open(settings: &Settings) -> Result<PlacesBelow, Fault> {
+    PlacesBelow::open(&settings.kubelet_dir).map_err(|error| {
+        Fault::new(Code::Unsupported, "the kubelet's directory", described(&error))
+            .hint("start the driver with its --kubelet-dir, and mount that directory into the driver's container")
+    })
+}
+
+/// What a place refuses, as an error of the field that names it.
+pub(super) fn fault(field: &str, error: &PlaceError) -> Fault {
+    let code = match error {
+        PlaceError::Outside { .. } | PlaceError::Link { .. } | PlaceError::OtherMount { .. } => Code::InvalidArgument,
+        PlaceError::NotADirectory { .. } | PlaceError::HasFiles { .. } | PlaceError::Busy { .. } => Code::InUse,
+        PlaceError::Failed { .. } => Code::Internal,
+    };
+    let fault = Fault::new(code, field, described(error));
+    match error {
+        PlaceError::HasFiles { .. } => fault.hint("move them away: only the volume belongs there"),
+        PlaceError::Busy { .. } => fault.hint("stop the containers that use it"),
+        PlaceError::NotADirectory { .. } => fault.hint("remove what is there"),
+        PlaceError::Failed { source, .. } if source.raw_os_error() == Some(PERMISSION) => {
+            fault.hint("mounting needs the capability CAP_SYS_ADMIN")
+        }
+        _ => fault,
+    }
+}
+
+/// `EPERM`.
+const PERMISSION: i32 = 1;
+
+fn described(error: &PlaceError) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error} ({source})"),
+        None => error.to_string(),
+    }
+}

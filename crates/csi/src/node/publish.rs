@@ -1,0 +1,154 @@
+//! Publishing: a bind mount of a staged volume at the target path.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::VolumeRef;
+use bulkhead_sys::mount::{MountFlags, MountInfo, mountinfo};
+use bulkhead_sys::roots::Roots;
+
+use super::{Node, Settings, blocking, paths, required};
+use crate::names;
+use crate::proto::{NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
+
+/// The field that names where a volume is published.
+const TARGET: &str = "target_path";
+
+/// What is to be mounted, and where.
+struct Publication {
+    settings: Arc<Settings>,
+    roots: Roots,
+    volume: VolumeRef,
+    /// Where the daemon has mounted it.
+    mounted_at: PathBuf,
+    target: String,
+    flags: MountFlags,
+    exclusive: bool,
+}
+
+impl Node {
+    /// `NodePublishVolume`. Succeeds for a volume that is published there in the same way.
+    pub(super) async fn publish(&self, request: &NodePublishVolumeRequest) -> Result<(), Fault> {
+        required("volume_id", &request.volume_id)?;
+        required(TARGET, &request.target_path)?;
+        let wanted = self.capability(request.volume_capability.as_ref())?;
+        let view = self.volume(&request.volume_id).await?;
+        wanted.check_fs(view.fs)?;
+        let staging_path = &request.staging_target_path;
+        let lease = match staging_path.is_empty() {
+            true => None,
+            false => self.lease(&view.volume, staging_path).await?,
+        };
+        let Some(lease) = lease else {
+            let cause = format!("it is not staged at {staging_path:?}");
+            return Err(Fault::new(Code::InUse, format!("volume {}", view.volume), cause).hint("stage it first"));
+        };
+        let publication = Publication {
+            settings: Arc::clone(&self.settings),
+            roots: self.roots.clone(),
+            volume: view.volume,
+            mounted_at: lease.mounted_at,
+            target: request.target_path.clone(),
+            flags: MountFlags { readonly: request.readonly || wanted.flags.readonly, ..wanted.flags },
+            exclusive: wanted.exclusive,
+        };
+        blocking(move || publication.carry_out()).await
+    }
+
+    /// `NodeUnpublishVolume`. Succeeds for a volume that is not published there, or no longer exists.
+    pub(super) async fn unpublish(&self, request: &NodeUnpublishVolumeRequest) -> Result<(), Fault> {
+        required("volume_id", &request.volume_id)?;
+        required(TARGET, &request.target_path)?;
+        let mounted_at = match names::parse_id("volume_id", &request.volume_id)? {
+            None => None,
+            Some(volume) => match self.daemon.volume_inspect(&volume).await {
+                Err(fault) if fault.code == Code::NotFound => None,
+                found => found?.mounted_at,
+            },
+        };
+        let (settings, roots, target) = (Arc::clone(&self.settings), self.roots.clone(), request.target_path.clone());
+        blocking(move || unpublish(&settings, &roots, mounted_at.as_deref(), &target)).await
+    }
+}
+
+impl Publication {
+    fn carry_out(&self) -> Result<(), Fault> {
+        let fault = |error| paths::fault(TARGET, &error);
+        let places = paths::open(&self.settings)?;
+        let Some(place) = places.place(Path::new(&self.target)).map_err(fault)? else {
+            return Err(Fault::new(Code::InUse, TARGET, format!("the directory above {} does not exist", self.target)));
+        };
+        let table = table(&self.roots)?;
+        let Some(source) = topmost(&table, &self.mounted_at) else {
+            let cause = format!("it is staged, but not mounted at {}", self.mounted_at.display());
+            return Err(Fault::new(Code::Unavailable, self.object(), cause).hint("the daemon mounts it again"));
+        };
+        if let Some(found) = topmost(&table, place.real_path()) {
+            return self.check_same(source, found);
+        }
+        let is_other =
+            |mount: &&MountInfo| mount.dev == source.dev && mount.mount_point.starts_with(places.real_path());
+        if self.exclusive
+            && let Some(other) = table.iter().find(is_other)
+        {
+            let cause =
+                format!("its access mode is for one user, and it is published at {}", other.mount_point.display());
+            return Err(Fault::new(Code::InUse, self.object(), cause));
+        }
+        place.bind(&self.mounted_at, self.flags).map_err(fault)
+    }
+
+    /// Accepts a mount that an earlier request has made, and no other.
+    fn check_same(&self, source: &MountInfo, found: &MountInfo) -> Result<(), Fault> {
+        if (found.dev, &found.root) != (source.dev, &source.root) {
+            let cause = format!("something else is mounted at {} ({})", self.target, found.source.display());
+            return Err(Fault::new(Code::InUse, TARGET, cause).hint("unmount it"));
+        }
+        let has = |option: &str| found.options.split(',').any(|word| word == option);
+        let lacks = |option: &str, wanted: bool| wanted && !has(option);
+        let MountFlags { nosuid, nodev, noexec, readonly, .. } = self.flags;
+        // A volume may be read-only for a reason of its own.
+        let differs = readonly != has("ro") && (readonly || !source.is_readonly())
+            || lacks("nosuid", nosuid)
+            || lacks("nodev", nodev)
+            || lacks("noexec", noexec);
+        if !differs {
+            return Ok(());
+        }
+        let cause = format!("it is published at {} with other options ({})", self.target, found.options);
+        Err(Fault::new(Code::AlreadyExists, self.object(), cause))
+    }
+
+    fn object(&self) -> String {
+        format!("volume {}", self.volume)
+    }
+}
+
+fn unpublish(settings: &Settings, roots: &Roots, mounted_at: Option<&Path>, target: &str) -> Result<(), Fault> {
+    let fault = |error| paths::fault(TARGET, &error);
+    let Some(place) = paths::place(settings, TARGET, target)? else { return Ok(()) };
+    loop {
+        let table = table(roots)?;
+        let Some(found) = topmost(&table, place.real_path()) else { break };
+        // The mount of a volume that is gone, or that the daemon has lost, cannot be told from others.
+        if let Some(source) = mounted_at.and_then(|at| topmost(&table, at))
+            && found.dev != source.dev
+        {
+            let cause = format!("something else is mounted at {target} ({})", found.source.display());
+            return Err(Fault::new(Code::InUse, TARGET, cause).hint("unmount it"));
+        }
+        place.unmount().map_err(fault)?;
+    }
+    place.remove().map_err(fault)
+}
+
+/// The mounts that this process sees.
+pub(super) fn table(roots: &Roots) -> Result<Vec<MountInfo>, Fault> {
+    mountinfo(roots).map_err(|error| Fault::new(Code::Internal, "mount table", error))
+}
+
+/// The topmost mount at a path.
+pub(super) fn topmost<'a>(table: &'a [MountInfo], path: &Path) -> Option<&'a MountInfo> {
+    table.iter().rfind(|mount| mount.mount_point == path)
+}

@@ -1,0 +1,376 @@
+//! The node's calls, with bind mounts of the kernel in a mount namespace of their own. The daemon's host is simulated: in place of each
+//! volume that it has mounted, the test mounts a tmpfs.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tonic::{Code, Request, Response, Status};
+
+use super::{LIMIT, Mode, Stack, answer, capability, refused, request};
+use crate::TOPOLOGY;
+use crate::node::{Node, Settings};
+use crate::proto::node_server::Node as Service;
+use crate::proto::volume_capability::{AccessType, BlockVolume};
+use crate::proto::volume_usage::Unit;
+use crate::proto::{
+    CapacityRange, NodeExpandVolumeRequest, NodeGetInfoRequest, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
+    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
+    VolumeCapability,
+};
+
+/// A daemon, and the node service in front of it.
+struct Host {
+    stack: Stack,
+    node: Node,
+    kubelet: PathBuf,
+}
+
+impl Host {
+    async fn start() -> Self {
+        let stack = Stack::start().await;
+        let kubelet = stack.dir.path().join("kubelet");
+        std::fs::create_dir_all(kubelet.join("pods")).unwrap();
+        std::fs::create_dir_all(kubelet.join("stage")).unwrap();
+        let node = node(&stack, &kubelet);
+        Self { stack, node, kubelet }
+    }
+
+    fn path(&self, below: &str) -> String {
+        self.kubelet.join(below).display().to_string()
+    }
+
+    async fn stage(&self, id: &str, path: &str, capability: VolumeCapability) -> Result<(), Status> {
+        let request = NodeStageVolumeRequest {
+            volume_id: id.to_owned(),
+            staging_target_path: path.to_owned(),
+            volume_capability: Some(capability),
+            ..Default::default()
+        };
+        answer(self.node.node_stage_volume(Request::new(request))).await.map(drop)
+    }
+
+    async fn unstage(&self, id: &str, path: &str) -> Result<(), Status> {
+        let (volume_id, staging_target_path) = (id.to_owned(), path.to_owned());
+        let request = NodeUnstageVolumeRequest { volume_id, staging_target_path };
+        answer(self.node.node_unstage_volume(Request::new(request))).await.map(drop)
+    }
+
+    async fn publish(&self, request: NodePublishVolumeRequest) -> Result<(), Status> {
+        answer(self.node.node_publish_volume(Request::new(request))).await.map(drop)
+    }
+
+    async fn unpublish(&self, id: &str, path: &str) -> Result<(), Status> {
+        let request = NodeUnpublishVolumeRequest { volume_id: id.to_owned(), target_path: path.to_owned() };
+        answer(self.node.node_unpublish_volume(Request::new(request))).await.map(drop)
+    }
+
+    /// A request to publish a volume that is staged at `stage`.
+    fn publication(&self, id: &str, target: &str) -> NodePublishVolumeRequest {
+        NodePublishVolumeRequest {
+            volume_id: id.to_owned(),
+            staging_target_path: self.path("stage"),
+            target_path: self.path(target),
+            volume_capability: Some(writer()),
+            ..Default::default()
+        }
+    }
+
+    async fn n_leases(&self) -> usize {
+        self.stack.daemon.lease_list().await.unwrap().len()
+    }
+
+    /// Creates and stages a volume, and mounts a tmpfs where the simulated host has only claimed to mount the volume.
+    async fn staged(&self, name: &str) -> String {
+        let id = self.stack.create(request(name, 32)).await.unwrap().volume_id;
+        self.stage(&id, &self.path("stage"), writer()).await.unwrap();
+        let leases = self.stack.daemon.lease_list().await.unwrap();
+        let lease = leases.iter().find(|lease| lease.volume.to_string() == id).unwrap();
+        std::fs::create_dir_all(&lease.mounted_at).unwrap();
+        run("mount", &["-t", "tmpfs", "-o", "size=1M,nosuid", name, lease.mounted_at.to_str().unwrap()]);
+        std::fs::write(lease.mounted_at.join("name"), name).unwrap();
+        id
+    }
+}
+
+fn node(stack: &Stack, kubelet: &Path) -> Node {
+    let settings = Settings { node: "node-1".to_owned(), kubelet_dir: kubelet.to_owned(), patience: LIMIT };
+    Node::new(stack.daemon.clone(), settings)
+}
+
+fn writer() -> VolumeCapability {
+    capability(Mode::SingleNodeWriter, "ext4")
+}
+
+fn exclusive() -> VolumeCapability {
+    capability(Mode::SingleNodeSingleWriter, "")
+}
+
+fn with_flags(flags: &[&str]) -> VolumeCapability {
+    let mut capability = writer();
+    if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
+        mount.mount_flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    }
+    capability
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test's own mounts")]
+fn run(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).status().unwrap();
+    assert!(status.success(), "{program} {arguments:?}: {status}");
+}
+
+/// Runs a test again, in a process with a mount namespace of its own; `true` in that process.
+#[expect(clippy::disallowed_methods, reason = "the test's own program, in another mount namespace")]
+fn in_own_mounts(test: &str) -> bool {
+    const INSIDE: &str = "BULKHEAD_TEST_OWN_MOUNTS";
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private"]).arg(program);
+    let output = command.args(["--exact", &format!("tests::node::{test}"), "--nocapture"]).env(INSIDE, "1").output();
+    let output = output.unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    if text.contains("Operation not permitted") {
+        println!("skipped: a mount namespace needs root");
+        return false;
+    }
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}{text}");
+    false
+}
+
+#[tokio::test]
+async fn root_a_staged_volume_is_published_as_often_as_asked_and_repeated_calls_change_nothing() {
+    if !in_own_mounts("root_a_staged_volume_is_published_as_often_as_asked_and_repeated_calls_change_nothing") {
+        return;
+    }
+    let mut host = Host::start().await;
+    let id = host.staged("v").await;
+    host.stage(&id, &host.path("stage"), writer()).await.unwrap();
+    assert_eq!(host.stack.daemon.lease_list().await.unwrap()[0].mounts, Some(1));
+
+    for target in ["pods/a", "pods/a", "pods/b"] {
+        host.publish(host.publication(&id, target)).await.unwrap();
+        // The driver is restarted.
+        host.node = node(&host.stack, &host.kubelet);
+    }
+    std::fs::write(host.kubelet.join("pods/a/file"), "x").unwrap();
+    assert_eq!(std::fs::read_to_string(host.kubelet.join("pods/b/file")).unwrap(), "x");
+
+    let read_only = NodePublishVolumeRequest { readonly: true, ..host.publication(&id, "pods/ro") };
+    host.publish(read_only.clone()).await.unwrap();
+    host.publish(read_only).await.unwrap();
+    assert!(std::fs::write(host.kubelet.join("pods/ro/file"), "y").is_err());
+    let (code, text) = refused(host.publish(host.publication(&id, "pods/ro")).await);
+    assert_eq!(code, Code::AlreadyExists, "{text}");
+
+    for _ in 0..2 {
+        for target in ["pods/a", "pods/b", "pods/ro"] {
+            host.unpublish(&id, &host.path(target)).await.unwrap();
+            assert!(!host.kubelet.join(target).exists());
+        }
+        host.unstage(&id, &host.path("stage")).await.unwrap();
+        assert_eq!(host.n_leases().await, 0);
+    }
+    let late = refused(host.publish(host.publication(&id, "pods/a")).await);
+    assert_eq!(late.0, Code::FailedPrecondition, "{}", late.1);
+}
+
+#[tokio::test]
+async fn root_mount_flags_are_those_of_the_capability_and_an_exclusive_volume_is_published_once() {
+    if !in_own_mounts("root_mount_flags_are_those_of_the_capability_and_an_exclusive_volume_is_published_once") {
+        return;
+    }
+    let host = Host::start().await;
+    let id = host.staged("v").await;
+    let with = |capability, target| NodePublishVolumeRequest {
+        volume_capability: Some(capability),
+        ..host.publication(&id, target)
+    };
+    host.publish(with(with_flags(&["noexec", "nodev"]), "pods/a")).await.unwrap();
+    let options = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let options = options.lines().find(|line| line.contains("/kubelet/pods/a ")).unwrap().to_owned();
+    assert!(["noexec", "nodev", "nosuid"].iter().all(|flag| options.contains(flag)), "{options}");
+    host.publish(host.publication(&id, "pods/a")).await.unwrap();
+    host.publish(with(with_flags(&["noexec"]), "pods/b")).await.unwrap();
+    host.unpublish(&id, &host.path("pods/b")).await.unwrap();
+
+    let (code, text) = refused(host.publish(with(exclusive(), "pods/b")).await);
+    assert_eq!(code, Code::FailedPrecondition, "{text}");
+    assert!(text.contains("pods/a"), "{text}");
+    host.unpublish(&id, &host.path("pods/a")).await.unwrap();
+    for _ in 0..2 {
+        host.publish(with(exclusive(), "pods/b")).await.unwrap();
+    }
+    host.unpublish(&id, &host.path("pods/b")).await.unwrap();
+}
+
+#[tokio::test]
+async fn root_paths_that_lead_elsewhere_and_what_is_in_the_way_are_refused() {
+    if !in_own_mounts("root_paths_that_lead_elsewhere_and_what_is_in_the_way_are_refused") {
+        return;
+    }
+    let host = Host::start().await;
+    let (id, other) = (host.staged("v").await, host.staged("w").await);
+    let elsewhere = host.stack.dir.path().join("elsewhere");
+    std::fs::create_dir_all(elsewhere.join("sub")).unwrap();
+    symlink(&elsewhere, host.kubelet.join("link")).unwrap();
+    symlink(elsewhere.join("sub"), host.kubelet.join("pods/link")).unwrap();
+    std::fs::write(host.kubelet.join("pods/file"), "").unwrap();
+    std::fs::create_dir(host.kubelet.join("pods/full")).unwrap();
+    std::fs::write(host.kubelet.join("pods/full/file"), "").unwrap();
+    let publish = async |target: &str| refused(host.publish(host.publication(&id, target)).await).0;
+    for target in ["../elsewhere/x", "pods/../../elsewhere/x", "link/x", "pods/link", "/etc/x", "", "pods/.."] {
+        assert_eq!(publish(target).await, Code::InvalidArgument, "{target}");
+    }
+    for target in ["pods/file", "pods/file/x", "pods/none/x", "pods/full"] {
+        assert_eq!(publish(target).await, Code::FailedPrecondition, "{target}");
+    }
+    assert!(std::fs::read_dir(&elsewhere).unwrap().count() == 1);
+
+    // Another mount at the target, and above it.
+    host.publish(host.publication(&other, "pods/w")).await.unwrap();
+    assert_eq!(publish("pods/w").await, Code::FailedPrecondition);
+    assert_eq!(publish("pods/w/x").await, Code::InvalidArgument);
+    let unpublished = refused(host.unpublish(&id, &host.path("pods/w")).await);
+    assert_eq!(unpublished.0, Code::FailedPrecondition, "{}", unpublished.1);
+    assert!(host.kubelet.join("pods/w/name").exists());
+
+    // A directory into which files were put, and one in use.
+    let unpublished = refused(host.unpublish(&id, &host.path("pods/full")).await);
+    assert_eq!(unpublished.0, Code::FailedPrecondition, "{}", unpublished.1);
+    let open = std::fs::File::create(host.kubelet.join("pods/w/open")).unwrap();
+    assert_eq!(refused(host.unpublish(&other, &host.path("pods/w")).await).0, Code::FailedPrecondition);
+    drop(open);
+    host.unpublish(&other, &host.path("pods/w")).await.unwrap();
+
+    for target in ["../elsewhere/x", "link/x", "/etc"] {
+        assert_eq!(refused(host.unpublish(&id, &host.path(target)).await).0, Code::InvalidArgument, "{target}");
+        assert_eq!(refused(host.stage(&id, &host.path(target), writer()).await).0, Code::InvalidArgument, "{target}");
+    }
+    assert_eq!(refused(host.stage(&id, &host.path("none"), writer()).await).0, Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn root_a_volume_that_is_gone_or_not_mounted_is_reported_and_can_be_unpublished() {
+    if !in_own_mounts("root_a_volume_that_is_gone_or_not_mounted_is_reported_and_can_be_unpublished") {
+        return;
+    }
+    let host = Host::start().await;
+    let id = host.staged("v").await;
+    host.publish(host.publication(&id, "pods/a")).await.unwrap();
+    let mounted_at = host.stack.daemon.lease_list().await.unwrap()[0].mounted_at.clone();
+    run("umount", &[mounted_at.to_str().unwrap()]);
+    let (code, text) = refused(host.publish(host.publication(&id, "pods/b")).await);
+    assert_eq!(code, Code::Unavailable, "{text}");
+    host.unpublish(&id, &host.path("pods/a")).await.unwrap();
+    // It is mounted again by a repeated call, and given back as often.
+    host.stage(&id, &host.path("stage"), writer()).await.unwrap();
+    host.unstage(&id, &host.path("stage")).await.unwrap();
+    assert_eq!(host.n_leases().await, 0);
+
+    for gone in ["fast/none", "nothing has this id"] {
+        assert_eq!(refused(host.stage(gone, &host.path("stage"), writer()).await).0, Code::NotFound);
+        assert_eq!(refused(host.publish(host.publication(gone, "pods/a")).await).0, Code::NotFound);
+        host.unstage(gone, &host.path("stage")).await.unwrap();
+        host.unpublish(gone, &host.path("pods/a")).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn root_a_published_volume_has_statistics_and_is_expanded() {
+    if !in_own_mounts("root_a_published_volume_has_statistics_and_is_expanded") {
+        return;
+    }
+    let host = Host::start().await;
+    let id = host.staged("v").await;
+    host.publish(host.publication(&id, "pods/a")).await.unwrap();
+    let stats = async |id: &str, path: &str| {
+        let (volume_id, volume_path) = (id.to_owned(), path.to_owned());
+        let request = NodeGetVolumeStatsRequest { volume_id, volume_path, ..Default::default() };
+        answer(host.node.node_get_volume_stats(Request::new(request))).await
+    };
+    for path in ["pods/a", "stage"] {
+        let usage = stats(&id, &host.path(path)).await.unwrap().usage;
+        assert_eq!([usage[0].unit(), usage[1].unit()], [Unit::Bytes, Unit::Inodes]);
+        assert_eq!((usage[0].total, usage[0].used > 0), (1 << 20, true), "{path}");
+        assert_eq!(usage[0].used + usage[0].available, usage[0].total);
+        assert!(usage[1].total > usage[1].available && usage[1].available > 0);
+    }
+    for path in ["pods/b", "pods/a/x", "pods", "../x", "/etc"] {
+        assert_eq!(refused(stats(&id, &host.path(path)).await).0, Code::NotFound, "{path}");
+    }
+    assert_eq!(refused(stats("fast/none", &host.path("pods/a")).await).0, Code::NotFound);
+    for (id, path) in [("", "x"), (id.as_str(), "")] {
+        assert_eq!(refused(stats(id, path).await).0, Code::InvalidArgument);
+    }
+
+    let expand = async |id: &str, path: &str, (required_bytes, limit_bytes)| {
+        let request = NodeExpandVolumeRequest {
+            volume_id: id.to_owned(),
+            volume_path: path.to_owned(),
+            capacity_range: Some(CapacityRange { required_bytes, limit_bytes }),
+            ..Default::default()
+        };
+        answer(host.node.node_expand_volume(Request::new(request))).await.map(|reply| reply.capacity_bytes)
+    };
+    let path = host.path("pods/a");
+    for required in [48 << 20, 48 << 20, 16 << 20] {
+        assert_eq!(expand(&id, &path, (required, 0)).await.unwrap(), 48 << 20);
+    }
+    assert_eq!(refused(expand(&id, &path, (0, 16 << 20)).await).0, Code::OutOfRange);
+    assert_eq!(refused(expand(&id, &host.path("pods/b"), (0, 0)).await).0, Code::NotFound);
+    assert_eq!(refused(expand("fast/none", &path, (0, 0)).await).0, Code::NotFound);
+}
+
+#[tokio::test]
+async fn what_a_request_to_the_node_lacks_is_named() {
+    let host = Host::start().await;
+    let id = host.stack.create(request("v", 32)).await.unwrap().volume_id;
+    let stage = |volume_id: &str, path: &str, volume_capability: Option<VolumeCapability>| {
+        let (volume_id, staging_target_path) = (volume_id.to_owned(), path.to_owned());
+        let request =
+            NodeStageVolumeRequest { volume_id, staging_target_path, volume_capability, ..Default::default() };
+        let node = host.node.clone();
+        async move { refused(answer::<_>(node.node_stage_volume(Request::new(request))).await) }
+    };
+    let path = host.path("stage");
+    let block = VolumeCapability { access_type: Some(AccessType::Block(BlockVolume {})), ..writer() };
+    for (id, path, capability, named) in [
+        ("", path.as_str(), Some(writer()), "volume_id"),
+        (&id, "", Some(writer()), "staging_target_path"),
+        (&id, &path, None, "volume_capability"),
+        (&id, &path, Some(block), "volumeMode"),
+        (&id, &path, Some(capability(Mode::SingleNodeWriter, "xfs")), "xfs"),
+        (&id, &path, Some(capability(Mode::MultiNodeMultiWriter, "")), "ReadWriteOnce"),
+        (&id, &path, Some(with_flags(&["discard"])), "noexec"),
+    ] {
+        let (code, text) = stage(id, path, capability).await;
+        assert_eq!(code, Code::InvalidArgument, "{text}");
+        assert!(text.contains(named), "{text}");
+    }
+    // Also for a volume that does not exist, for which the rest succeeds.
+    for (id, path, field) in [("", "x", "volume_id"), ("none", "", "staging_target_path")] {
+        let (code, text) = refused(host.unstage(id, path).await);
+        assert!(code == Code::InvalidArgument && text.contains(field), "{text}");
+    }
+    for (id, path, field) in [("", "x", "volume_id"), ("none", "", "target_path")] {
+        let (code, text) = refused(host.unpublish(id, path).await);
+        assert!(code == Code::InvalidArgument && text.contains(field), "{text}");
+    }
+    assert_eq!(host.n_leases().await, 0);
+    let unstaged = NodePublishVolumeRequest { staging_target_path: String::new(), ..host.publication(&id, "pods/a") };
+    assert_eq!(refused(host.publish(unstaged).await).0, Code::FailedPrecondition);
+
+    let info = answer(host.node.node_get_info(Request::new(NodeGetInfoRequest {}))).await.unwrap();
+    assert_eq!(
+        (info.node_id.as_str(), info.accessible_topology.unwrap().segments[TOPOLOGY].as_str()),
+        ("node-1", "node-1")
+    );
+    let health = NodeGetVolumeHealthRequest { volume_id: id.clone(), ..Default::default() };
+    let health: Result<Response<_>, _> = host.node.node_get_volume_health(Request::new(health)).await;
+    assert_eq!(health.unwrap().into_inner().volume_health.unwrap().volume_id, id);
+}
