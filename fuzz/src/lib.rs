@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod archive;
+mod csi;
 mod docker;
 mod index;
 mod input;
@@ -16,6 +17,7 @@ mod runtime;
 mod stream;
 
 pub use archive::{archive, layout};
+pub use csi::csi;
 pub use docker::docker;
 pub use index::index;
 pub use layers::layers;

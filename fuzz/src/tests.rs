@@ -5,7 +5,7 @@ use std::path::Path;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 8] = [
+const TARGETS: [(&str, Target); 9] = [
     ("stream", crate::stream),
     ("index", crate::index),
     ("layers", crate::layers),
@@ -14,6 +14,7 @@ const TARGETS: [(&str, Target); 8] = [
     ("layout", crate::layout),
     ("docker", crate::docker),
     ("runtime", crate::runtime),
+    ("csi", crate::csi),
 ];
 
 #[test]

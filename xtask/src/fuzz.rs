@@ -15,7 +15,7 @@ use crate::{check, lab};
 const CARGO_FUZZ_VERSION: &str = "0.13.2";
 
 /// All targets, as in `fuzz/Cargo.toml`.
-const TARGETS: [&str; 8] = ["stream", "index", "layers", "peers", "archive", "layout", "docker", "runtime"];
+const TARGETS: [&str; 9] = ["stream", "index", "layers", "peers", "archive", "layout", "docker", "runtime", "csi"];
 
 /// Maximum length of an input: a few blocks of an archive.
 const MAX_INPUT_BYTES: u32 = 16 << 10;
@@ -25,7 +25,7 @@ const INPUT_SECONDS: u32 = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Which targets: stream, index, layers, peers, archive, layout, docker, runtime (default: all).
+    /// Which targets: stream, index, layers, peers, archive, layout, docker, runtime, csi (default: all).
     targets: Vec<String>,
     /// Duration of each target, in seconds.
     #[arg(long, default_value_t = 600)]
