@@ -13,8 +13,8 @@ use anyhow::{Context, Result, bail};
 use bulkhead_lab::case::{Case, Ctx};
 use bulkhead_lab::runner::{self, Plan};
 use bulkhead_lab::{
-    Clock, CrateTool, DISK_WORD, DiskSpec, GUEST_BIN, Init, IocostLines, Kernel, Lab, LabConfig, Machine, MachineSpec,
-    ProcessEvent, SealedSpec, Stream, cases, host_command, run_sealed, say,
+    Clock, CrateTool, DISK_WORD, DiskSpec, GUEST_BIN, GoTool, Init, IocostLines, Kernel, Lab, LabConfig, Machine,
+    MachineSpec, ProcessEvent, SealedSpec, Stream, cases, host_command, run_sealed, say,
 };
 use clap::{Args, Subcommand};
 use tokio::sync::watch;
@@ -321,6 +321,13 @@ async fn prepare(programs: &Programs) -> Result<ExitCode> {
                 say::result(format!("program {tool} is not available: {error:#}"));
                 code = ExitCode::FAILURE;
             }
+        }
+    }
+    for tool in GoTool::ALL {
+        match lab.go_tool(tool).await {
+            Ok(program) => say::result(format!("program {tool} = {}", program.display())),
+            // Its case is skipped without it.
+            Err(error) => say::result(format!("program {tool} is not available: {error:#}")),
         }
     }
     Ok(code)

@@ -5,6 +5,7 @@ mod bad_host;
 mod blockd;
 mod calibration;
 mod crash;
+mod csi;
 mod demo;
 mod docker;
 mod flush;
@@ -87,6 +88,7 @@ pub fn all() -> Vec<&'static Case> {
         service::CASES,
         systemd::CASES,
         docker::CASES,
+        csi::CASES,
         slow::CASES,
         tenants::CASES,
         observe::CASES,

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::crate_tool::{self, CrateTool};
+use crate::go_tool::{self, GoTool};
 use crate::guest_root::GuestRoot;
 use crate::kernels::{self, Kernel, KernelImage};
 use crate::package::{self, GuestPackage};
@@ -133,6 +134,15 @@ impl Lab {
     pub async fn crate_tool(&self, tool: CrateTool) -> Result<PathBuf> {
         let _building = self.cache.lock_for_building().await?;
         crate_tool::provide(&self.cache, tool).await
+    }
+
+    /// A program of a Go module for [`crate::Machine::bring`], built if necessary.
+    ///
+    /// # Errors
+    /// When it is not available, as without `go` on this host; cases that need it are then skipped.
+    pub async fn go_tool(&self, tool: GoTool) -> Result<PathBuf> {
+        let _building = self.cache.lock_for_building().await?;
+        go_tool::provide(&self.cache, tool).await
     }
 
     /// The kernels provided so far.

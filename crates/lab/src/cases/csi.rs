@@ -1,0 +1,117 @@
+//! The CSI driver in front of a real daemon and kernel.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::json as value;
+
+use super::host::{PROFILE, json, kernel_is_silent, make_file_pool, start_daemon, unmake_file_pool};
+use crate::case::{Case, Ctx, Outcome};
+use crate::go_tool::GoTool;
+use crate::kernels::Kernel;
+use crate::process::Process;
+
+pub(super) const CASES: &[Case] = &[Case {
+    name: "csi_sanity",
+    about: "csi-sanity finds no fault with the CSI driver on volumes of a directory pool, skips only what the driver does not announce, and \
+            leaves no volume, tenant, lease or mount",
+    kernels: &[Kernel::V6_12],
+    profile: PROFILE,
+    limit: Duration::from_secs(900),
+    run: |ctx| Box::pin(csi_sanity(ctx)),
+}];
+
+/// The driver's socket.
+const SOCKET: &str = "/run/csi.sock";
+
+/// In place of the kubelet's directory.
+const KUBELET: &str = "/run/kubelet";
+
+/// Sizes of its volumes and of expanded ones, in bytes.
+const SIZES: [&str; 2] = ["67108864", "134217728"];
+
+/// What the driver does not announce, in csi-sanity's words. docs/kubernetes.md has the reasons.
+const UNANNOUNCED: [&str; 6] = [
+    "Controller Publish, UnpublishVolume",
+    "ControllerPublishVolume",
+    "ControllerUnpublishVolume",
+    "GroupControllerService",
+    "NodeGetStorageHealth",
+    "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS",
+];
+
+/// Time limit of the suite under emulation.
+const SUITE_LIMIT: Duration = Duration::from_secs(600);
+
+async fn csi_sanity(ctx: &Ctx) -> Result<Outcome> {
+    match ctx.lab.go_tool(GoTool::CSI_SANITY).await {
+        Ok(program) => ctx.machine.bring(&program).await?,
+        Err(error) => return Ok(Outcome::Skipped(format!("{error:#}"))),
+    }
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_file_pool(ctx).await?;
+    let driver = start_driver(ctx).await?;
+    ctx.machine.write_file("/tmp/mutable.yaml", b"share: \"300\"\n").await?;
+    let [size, expanded] = SIZES.map(|size| size.to_owned());
+    let argv = [
+        "csi-sanity",
+        "--ginkgo.v",
+        "--ginkgo.no-color",
+        &format!("--csi.endpoint={SOCKET}"),
+        &format!("--csi.mountdir={KUBELET}/mount"),
+        &format!("--csi.stagingdir={KUBELET}/staging"),
+        &format!("--csi.testvolumesize={size}"),
+        &format!("--csi.testvolumeexpandsize={expanded}"),
+        "--csi.testvolumemutableparameters=/tmp/mutable.yaml",
+    ];
+    let suite = ctx.machine.run_within(&argv, SUITE_LIMIT).await?;
+    ctx.machine.write_file("/lab/out/csi-sanity.txt", suite.stdout.as_bytes()).await?;
+    let summary = suite.stdout.lines().find(|line| line.contains(" Passed | ")).context("csi-sanity has not ended")?;
+    ensure!(suite.status.success() && summary.contains(" 0 Failed"), "{summary}\n{}", suite.stdout);
+
+    let mut reasons = suite.stdout.lines().filter_map(|line| line.trim().strip_prefix("[SKIPPED] "));
+    let is_expected = |reason: &str| {
+        reason.starts_with("in [") || UNANNOUNCED.iter().any(|what| reason == format!("{what} not supported"))
+    };
+    if let Some(reason) = reasons.find(|reason| !is_expected(reason)) {
+        bail!("a spec was skipped for another reason than what is not announced: {reason}");
+    }
+
+    for noun in ["volume", "tenant"] {
+        let left = json(ctx, &[noun, "ls"]).await?;
+        ensure!(left == value!([]), "{noun}s are left: {left}");
+    }
+    let mounts = ctx.machine.sh(&format!("grep {KUBELET} /proc/mounts || true; rm -r {KUBELET}")).await?;
+    ensure!(mounts.is_empty(), "mounts are left: {mounts}");
+    driver.kill(15).await?;
+    let ended = driver.wait(SUITE_LIMIT).await?.success("the driver")?;
+    ensure!(!ended.stderr.contains("ERROR"), "{}", ended.stderr);
+    ctx.machine.sh(&format!("! test -e {SOCKET}")).await.context("its socket is left")?;
+    unmake_file_pool(ctx).await?;
+    daemon.stop().await?;
+    kernel_is_silent(ctx).await?;
+    Ok(Outcome::Passed)
+}
+
+async fn start_driver(ctx: &Ctx) -> Result<Process> {
+    ctx.machine.sh(&format!("mkdir {KUBELET}")).await?;
+    let endpoint = format!("unix://{SOCKET}");
+    let program = ctx.program("bulkhead");
+    let argv = [
+        program.as_str(),
+        "csi",
+        "--endpoint",
+        &endpoint,
+        "--mode",
+        "all",
+        "--node-id",
+        "node-1",
+        "--kubelet-dir",
+        KUBELET,
+        "--size",
+        "64M",
+    ];
+    let driver = ctx.machine.spawn(&argv, &[]).await?;
+    super::host::wait_for_socket(ctx, SOCKET).await?;
+    Ok(driver)
+}
