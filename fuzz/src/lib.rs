@@ -9,6 +9,7 @@
 mod archive;
 mod csi;
 mod docker;
+mod image_name;
 mod index;
 mod input;
 mod layers;
@@ -19,6 +20,7 @@ mod stream;
 pub use archive::{archive, layout};
 pub use csi::csi;
 pub use docker::docker;
+pub use image_name::image_name;
 pub use index::index;
 pub use layers::layers;
 pub use peers::peers;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 9] = [
+const TARGETS: &[(&str, Target)] = &[
     ("stream", crate::stream),
     ("index", crate::index),
     ("layers", crate::layers),
@@ -15,6 +15,7 @@ const TARGETS: [(&str, Target); 9] = [
     ("docker", crate::docker),
     ("runtime", crate::runtime),
     ("csi", crate::csi),
+    ("image_name", crate::image_name),
 ];
 
 #[test]

@@ -15,7 +15,8 @@ use crate::{check, lab};
 const CARGO_FUZZ_VERSION: &str = "0.13.2";
 
 /// All targets, as in `fuzz/Cargo.toml`.
-const TARGETS: [&str; 9] = ["stream", "index", "layers", "peers", "archive", "layout", "docker", "runtime", "csi"];
+const TARGETS: &[&str] =
+    &["stream", "index", "layers", "peers", "archive", "layout", "docker", "runtime", "csi", "image_name"];
 
 /// Maximum length of an input: a few blocks of an archive.
 const MAX_INPUT_BYTES: u32 = 16 << 10;
@@ -25,7 +26,7 @@ const INPUT_SECONDS: u32 = 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Which targets: stream, index, layers, peers, archive, layout, docker, runtime, csi (default: all).
+    /// Which targets: stream, index, layers, peers, archive, layout, docker, runtime, csi, image_name (default: all).
     targets: Vec<String>,
     /// Duration of each target, in seconds.
     #[arg(long, default_value_t = 600)]
@@ -50,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     words.extend(["--target", &triple, "--target-dir", text]);
     check::run_command(&program, &words)?;
     let chosen = |name: &str| arguments.targets.is_empty() || arguments.targets.iter().any(|target| target == name);
-    for target in TARGETS.into_iter().filter(|name| chosen(name)) {
+    for target in TARGETS.iter().copied().filter(|name| chosen(name)) {
         let found = directory.join("found").join(target);
         std::fs::create_dir_all(&found).with_context(|| format!("cannot create {}", found.display()))?;
         let options = [

@@ -1,14 +1,15 @@
 //! `bulkhead image import`: imports a directory, a tar archive or an OCI image as a snapshot to clone. The daemon imports archives only;
 //! a source that is not an archive is packed into one here, with the permissions of the user who runs this command, and an image of a running
-//! Docker or Podman is passed on as it arrives from there.
+//! Docker, Podman or containerd is passed on as it arrives from there.
 
-use std::path::{Path, PathBuf, absolute};
+use std::io;
+use std::path::{PathBuf, absolute};
 
 use bulkhead_api::client::{Client, Streamed};
 use bulkhead_api::wire::{Done, ImageImport, JobResult, VolumeView};
 use bulkhead_core::base::LeftOut;
 use bulkhead_core::error::Fault;
-use bulkhead_export::ImageName;
+use bulkhead_export::{BadSource, ImageName, unknown_transport};
 use bulkhead_image::{ImportError, Platform, Source};
 use serde::Serialize;
 
@@ -42,21 +43,31 @@ fn fault(name: &str, error: &ImportError) -> Fault {
     error.fault(format!("source {name}"))
 }
 
-/// The image of a runtime that a source names, with the socket to ask; `None` for a path.
-fn image_name(source: &Path, socket: Option<&Path>) -> Result<Option<(ImageName, PathBuf)>, Fault> {
+/// The image of a runtime that the source names, with the socket of the runtime; `None` for a path.
+fn image_name(args: &ImageImportArgs) -> Result<Option<(ImageName, PathBuf)>, Fault> {
     // Names of images are text; a path need not be.
-    let text = source.to_str().unwrap_or_default();
-    match (bulkhead_export::parse(text).map_err(|error| error.fault(text))?, socket) {
-        (Some(image), socket) => {
-            let socket = socket.unwrap_or_else(|| Path::new(image.runtime().socket())).to_owned();
-            Ok(Some((image, socket)))
+    let text = args.source.to_str().unwrap_or_default();
+    let fault = |error: BadSource| error.fault(text);
+    let Some(mut image) = bulkhead_export::parse(text).map_err(fault)? else {
+        let options = [
+            ("--runtime-socket", args.runtime_socket.is_some()),
+            ("--containerd-namespace", args.containerd_namespace.is_some()),
+        ];
+        if let Some((option, _)) = options.into_iter().find(|(_, is_given)| *is_given) {
+            return Err(invalid(option, "the source is a path, and not an image of Docker, Podman or containerd")
+                .hint("omit it, or specify docker-daemon:NAME, podman:NAME or containerd:NAME"));
         }
-        (None, None) => Ok(None),
-        (None, Some(_)) => {
-            Err(invalid("--runtime-socket", "the source is a path, and not an image of Docker or Podman")
-                .hint("omit it, or specify docker-daemon:NAME or podman:NAME"))
-        }
+        let is_missing = args.source.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        return match unknown_transport(text).filter(|_| is_missing) {
+            Some(error) => Err(fault(error)),
+            None => Ok(None),
+        };
+    };
+    if let Some(namespace) = &args.containerd_namespace {
+        image = image.in_namespace(namespace).map_err(fault)?;
     }
+    let socket = args.runtime_socket.clone().unwrap_or_else(|| PathBuf::from(image.runtime().socket()));
+    Ok(Some((image, socket)))
 }
 
 /// Imports an image.
@@ -72,7 +83,7 @@ pub(crate) async fn import(args: ImageImportArgs, client: &Client, output: &Outp
     }
     let staging = absolute(&args.staging).map_err(|error| invalid("--staging", error))?;
     let tenant = args.tenant.as_deref().map(parse::tenant_name).transpose()?;
-    let image = image_name(&args.source, args.runtime_socket.as_deref())?;
+    let image = image_name(&args)?;
     let name = args.source.display().to_string();
     let request = ImageImport {
         source: name.clone(),
@@ -114,17 +125,42 @@ struct Imported<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use clap::Parser as _;
 
+    use super::*;
+    use crate::args::{Cli, Command, ImageCommand};
+
+    /// The arguments of an import, as a user would give them.
+    fn args(words: &[&str]) -> ImageImportArgs {
+        let all = ["bulkhead", "image", "import"].iter().chain(words);
+        match Cli::try_parse_from(all).map(|cli| cli.command) {
+            Ok(Command::Image(ImageCommand::Import(args))) => args,
+            other => panic!("{other:?}"),
+        }
+    }
     #[test]
     fn the_socket_is_that_of_the_runtime_unless_another_is_specified() {
-        let socket = |source: &str, socket: Option<&str>| {
-            image_name(Path::new(source), socket.map(Path::new)).map(|found| found.map(|(_, socket)| socket))
+        let socket = |words: &[&str]| {
+            image_name(&args(&[words, &["files/web"]].concat())).map(|found| found.map(|(_, socket)| socket))
         };
-        assert_eq!(socket("podman:web", None), Ok(Some("/run/podman/podman.sock".into())));
-        assert_eq!(socket("docker-daemon:web", Some("/s")), Ok(Some("/s".into())));
-        assert_eq!(socket("rootfs", None), Ok(None));
-        assert!(socket("rootfs", Some("/s")).is_err_and(|fault| fault.object.contains("--runtime-socket")));
-        assert!(socket("docker:web", None).is_err());
+        assert_eq!(socket(&["podman:web"]), Ok(Some("/run/podman/podman.sock".into())));
+        assert_eq!(socket(&["containerd:web"]), Ok(Some("/run/containerd/containerd.sock".into())));
+        assert_eq!(socket(&["docker-daemon:web", "--runtime-socket=/s"]), Ok(Some("/s".into())));
+        assert_eq!(socket(&["rootfs"]), Ok(None));
+        assert!(socket(&["docker:web"]).is_err());
+    }
+
+    #[test]
+    fn options_that_do_not_apply_to_the_source_are_refused() {
+        for (words, said) in [
+            (["rootfs", "--runtime-socket=/s"], "--runtime-socket"),
+            (["rootfs", "--containerd-namespace=k8s.io"], "--containerd-namespace"),
+            (["podman:web", "--containerd-namespace=k8s.io"], "Podman has no namespaces"),
+            (["containerd:web", "--containerd-namespace=a/b"], "is not a namespace"),
+            (["nerdctl:web", "--strict"], "not a transport"),
+        ] {
+            let fault = image_name(&args(&[&words[..], &["files/web"]].concat())).unwrap_err();
+            assert!(fault.to_string().contains(said), "{fault}");
+        }
     }
 }

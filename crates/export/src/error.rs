@@ -1,11 +1,20 @@
 //! Errors of a container runtime, with hints.
 
+use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
 use bulkhead_core::error::{Code, Fault, chain};
 
 use crate::name::{ImageName, Runtime};
+
+/// Limit of a message that is shown, characters.
+const SHOWN: usize = 300;
+
+/// A runtime's words, shortened, with control characters escaped.
+pub(crate) fn shown(text: &str) -> String {
+    text.trim().chars().take(SHOWN).flat_map(char::escape_debug).collect()
+}
 
 /// Why an image cannot be had from a runtime.
 #[derive(Debug, thiserror::Error)]
@@ -42,20 +51,37 @@ pub enum ExportError {
     Refused {
         /// The runtime.
         runtime: Runtime,
-        /// The status of HTTP.
-        status: u16,
+        /// The status of HTTP or gRPC.
+        status: String,
         /// Its words, with control characters escaped.
         message: String,
     },
-    /// The answer is not one of HTTP, or the connection ended within it.
-    #[error("{runtime} ended the answer early, or does not speak Docker's API")]
+    /// The answer is not one of HTTP or gRPC, or the connection ended within it.
+    #[error("{runtime} ended the answer early, or does not speak the API of {runtime}")]
     Answer {
         /// The runtime.
         runtime: Runtime,
-        /// The error of the HTTP client.
+        /// The error of the client.
         #[source]
-        source: hyper::Error,
+        source: Box<dyn Error + Send + Sync>,
     },
+    /// The content store has no image for any platform.
+    #[error("containerd does not have all of the image: {digest} is missing")]
+    Incomplete {
+        /// The first blob that is missing.
+        digest: String,
+    },
+    /// A blob, or what describes it, is malformed.
+    #[error("{digest} is malformed: {cause}")]
+    Blob {
+        /// The digest, or the name of the image.
+        digest: String,
+        /// What is wrong.
+        cause: String,
+    },
+    /// The documents of an image exceed the limits.
+    #[error("the image's indexes and manifests have more than 64 MiB, or are nested deeper than 4 levels")]
+    TooLarge,
     /// The archive cannot be passed on.
     #[error("cannot write the archive")]
     Output(#[source] io::Error),
@@ -82,12 +108,38 @@ impl ExportError {
                 "run this as root, or as a member of the group that the socket belongs to".to_owned(),
             ),
             Self::Connect { .. } => (Code::Unavailable, "specify the path of its socket".to_owned()),
+            Self::NotRunning { runtime: Runtime::Containerd, .. } => {
+                (Code::Unavailable, "start it: `systemctl start containerd`, or specify its socket".to_owned())
+            }
+            Self::NoImage { runtime: Runtime::Containerd, .. } => (
+                Code::NotFound,
+                format!(
+                    "`ctr -n {} images ls` lists what there is; images of Kubernetes are in the namespace k8s.io, \
+                     and those of Docker in moby: --containerd-namespace",
+                    image.namespace()
+                ),
+            ),
             Self::NoImage { .. } => {
                 (Code::NotFound, format!("`{command} pull {}`; `{command} images` lists what there is", image.name()))
+            }
+            Self::Refused { runtime: Runtime::Containerd, .. } => {
+                (Code::Unavailable, format!("try `ctr -n {} images export`", image.namespace()))
             }
             Self::Refused { .. } => (Code::Unavailable, format!("try `{command} save {}`", image.name())),
             Self::Answer { .. } => {
                 (Code::Unavailable, format!("the log of {} has the cause; try again", image.runtime()))
+            }
+            Self::Incomplete { .. } => (
+                Code::NotFound,
+                format!(
+                    "fetch it: `ctr -n {} content fetch {}`; with `discard_unpacked_layers = true`, containerd does \
+                     not keep layers",
+                    image.namespace(),
+                    image.full_name()
+                ),
+            ),
+            Self::Blob { .. } | Self::TooLarge => {
+                (Code::Corrupt, "remove the image from containerd, and pull it again".to_owned())
             }
             Self::Output(_) | Self::Client(_) => (Code::Internal, "try again".to_owned()),
         };

@@ -13,14 +13,12 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use tokio::net::UnixStream;
 
-use crate::error::ExportError;
-use crate::name::{ImageName, Runtime};
+use crate::error::{ExportError, shown};
+use crate::name::ImageName;
+use crate::unreachable;
 
 /// Limit of an error's body, bytes.
 const MAX_ERROR: usize = 64 << 10;
-
-/// Limit of a message that is shown, characters.
-const SHOWN: usize = 300;
 
 /// The body of an error.
 #[derive(Deserialize)]
@@ -28,18 +26,10 @@ struct Refusal {
     message: String,
 }
 
-/// Writes an image as an archive of `docker save`, as it arrives. Blocks until the end.
-///
-/// # Errors
-/// [`ExportError`]; then `out` has a part of the archive, or nothing.
-pub fn write_to(image: &ImageName, socket: &Path, out: &mut impl Write) -> Result<(), ExportError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(ExportError::Client)?;
-    runtime.block_on(transfer(image, socket, out))
-}
-
-async fn transfer(image: &ImageName, socket: &Path, out: &mut impl Write) -> Result<(), ExportError> {
+/// Writes an image as an archive of `docker save`, as it arrives.
+pub(crate) async fn transfer(image: &ImageName, socket: &Path, out: &mut impl Write) -> Result<(), ExportError> {
     let runtime = image.runtime();
-    let broken = |source| ExportError::Answer { runtime, source };
+    let broken = |source: hyper::Error| ExportError::Answer { runtime, source: source.into() };
     let stream = UnixStream::connect(socket).await.map_err(|source| unreachable(runtime, socket, source))?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
     // It reports its errors to the sender and the body as well, and ends with them.
@@ -61,15 +51,9 @@ async fn transfer(image: &ImageName, socket: &Path, out: &mut impl Write) -> Res
             Ok(())
         }
         StatusCode::NOT_FOUND => Err(ExportError::NoImage { runtime, message: message(body).await }),
-        status => Err(ExportError::Refused { runtime, status: status.as_u16(), message: message(body).await }),
-    }
-}
-
-fn unreachable(runtime: Runtime, socket: &Path, source: io::Error) -> ExportError {
-    let socket = socket.to_owned();
-    match source.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ExportError::NotRunning { runtime, socket },
-        _ => ExportError::Connect { runtime, socket, source },
+        status => {
+            Err(ExportError::Refused { runtime, status: status.as_u16().to_string(), message: message(body).await })
+        }
     }
 }
 
@@ -83,5 +67,5 @@ async fn message(body: Incoming) -> String {
         Ok(refusal) => refusal.message,
         Err(_) => String::from_utf8_lossy(&body).into_owned(),
     };
-    text.trim().chars().take(SHOWN).flat_map(char::escape_debug).collect()
+    shown(&text)
 }

@@ -147,7 +147,11 @@ fn a_socket_that_is_absent_or_unused_means_that_the_runtime_is_not_running() {
     let dir = TempDir::new().unwrap();
     let unused = dir.path().join("unused");
     drop(UnixListener::bind(&unused).unwrap());
-    for (source, hint) in [("docker-daemon:web", "systemctl start docker"), ("podman:web", "podman.socket")] {
+    for (source, hint) in [
+        ("docker-daemon:web", "systemctl start docker"),
+        ("podman:web", "podman.socket"),
+        ("containerd:web", "systemctl start containerd"),
+    ] {
         for socket in [&dir.path().join("absent"), &unused] {
             let image = image(source);
             let fault = write_to(&image, socket, &mut io::sink()).unwrap_err().fault(&image);

@@ -17,7 +17,7 @@ pub(crate) enum ImageCommand {
 #[derive(Debug, Args)]
 pub(crate) struct ImageImportArgs {
     /// Directory, tar archive (plain, gzip or zstd), OCI image layout, or output of `docker save`, the last two as a directory or a tar archive;
-    /// or the name of an image of a running Docker or Podman: docker-daemon:NAME, podman:NAME
+    /// or the name of an image of a running Docker, Podman or containerd: docker-daemon:NAME, podman:NAME, containerd:NAME
     pub(crate) source: PathBuf,
     /// Snapshot to create: POOL/VOLUME
     pub(crate) volume: String,
@@ -33,9 +33,13 @@ pub(crate) struct ImageImportArgs {
     /// Refuse a source with extended attributes that cannot be kept; otherwise these are omitted and listed
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Socket of the Docker or Podman that has the image [default: /run/docker.sock, /run/podman/podman.sock]
+    /// Socket of the Docker, Podman or containerd that has the image [default: /run/docker.sock, /run/podman/podman.sock,
+    /// /run/containerd/containerd.sock]
     #[arg(long, value_name = "PATH")]
     pub(crate) runtime_socket: Option<PathBuf>,
+    /// Namespace of containerd that has the image, for example k8s.io [default: default]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) containerd_namespace: Option<String>,
     /// Temporary directory for unpacking archives
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub(crate) staging: PathBuf,

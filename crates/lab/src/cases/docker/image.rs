@@ -1,4 +1,4 @@
-//! Images of a stock Docker, imported by name.
+//! Images of a stock Docker and its containerd, imported by name.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -9,6 +9,12 @@ use crate::cases::host::{json, kernel_is_silent, make_file_pool, refused, start_
 /// Lists the entries of a directory: name, type, mode, owners, target of a link, and the sums of files.
 const ENTRIES: &str =
     "find . -path ./lost+found -prune -o -printf '%p %y %m %U %G %l\\n'; find . -type f -exec sha256sum {} +";
+
+/// The socket of the containerd that Docker starts.
+const CONTAINERD: &str = "/run/docker/containerd/containerd.sock";
+
+/// The image, imported in four ways.
+const VOLUMES: [&str; 4] = ["file/box", "file/saved", "file/stored", "file/piped"];
 
 pub(super) async fn docker_image(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
@@ -42,26 +48,45 @@ pub(super) async fn docker_image(ctx: &mut Ctx) -> Result<Outcome> {
 
     ctx.machine.sh_within("docker save box > /tmp/box.tar", LIMIT).await?;
     json(ctx, &["image", "import", "/tmp/box.tar", "file/saved"]).await?;
+    // Docker runs a containerd of its own.
+    let ctr = format!("ctr -a {CONTAINERD} -n lab images");
+    ctx.machine.sh_within(&format!("{ctr} import /tmp/box.tar"), LIMIT).await?;
+    let containerd = ["--runtime-socket", CONTAINERD, "--containerd-namespace", "lab"];
+    json(ctx, &[&["image", "import", "containerd:box", "file/stored"], &containerd[..]].concat()).await?;
+    let pipe = format!("{ctr} export - docker.io/library/box:latest | bulkhead image import /dev/stdin file/piped");
+    ctx.machine.sh_within(&pipe, LIMIT).await?;
     let mut bases = Vec::new();
-    for volume in ["file/box", "file/saved"] {
+    for volume in VOLUMES {
         let view = json(ctx, &["volume", "inspect", volume]).await?;
         bases.push(view["layers"]["below"].to_string());
     }
-    ensure!(bases[0] == bases[1] && bases[0].contains("id"), "there are two bases: {bases:?}");
+    ensure!(
+        bases.iter().all(|base| *base == bases[0]) && bases[0].contains("id"),
+        "there are several bases: {bases:?}"
+    );
 
     for (source, code, words) in [
         ("docker-daemon:absent", 3, &["has no such image", "docker pull absent"][..]),
         ("docker-daemon:../box", 2, &["not the name of an image"]),
         ("docker://box", 2, &["docker-daemon:NAME"]),
         ("podman:box", 11, &["is not running", "podman.socket"]),
+        ("containerd:box", 11, &["is not running", "systemctl start containerd"]),
+        ("nerdctl:box", 3, &["not a transport", "containerd:NAME"]),
     ] {
         refused(ctx, code, words, &["image", "import", source, "file/x"]).await?;
+    }
+    for (namespace, words) in
+        [("lab", &["has no such image", "ctr -n lab images ls"]), ("moby", &["has no such image", "-n moby"])]
+    {
+        let at = ["--runtime-socket", CONTAINERD, "--containerd-namespace", namespace];
+        let image = if namespace == "lab" { "containerd:absent" } else { "containerd:box" };
+        refused(ctx, 3, words, &[&["image", "import", image, "file/x"], &at[..]].concat()).await?;
     }
     let left = ctx.machine.sh("ls -d /var/tmp/bulkhead-* 2> /dev/null || true").await?;
     ensure!(left.trim().is_empty(), "the staging directory has {left}");
 
     json(ctx, &["tenant", "rm", "reader"]).await?;
-    for volume in ["file/box", "file/saved"] {
+    for volume in VOLUMES {
         json(ctx, &["volume", "rm", volume]).await?;
     }
     docker.run(ctx, "rm -f box").await?;

@@ -79,7 +79,7 @@ fn without_sudo(command: &str) -> String {
 
 /// Output without what differs from run to run: IDs, numbers of devices, and the width of columns.
 fn normal(output: &str) -> String {
-    let is_id = |text: &str| text.len() >= 12 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_id = |text: &str| text.len() >= 12 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
     let word = |word: &str| {
         let (text, end) = word.strip_suffix(':').map_or((word, ""), |text| (text, ":"));
         match text.strip_prefix("/dev/ublkb") {
@@ -111,6 +111,7 @@ mod tests {
     #[test]
     fn ids_devices_and_columns_are_not_compared() {
         assert_eq!(normal("a   0123456789ab: /dev/ublkb12p1 x\n"), "a ID: /dev/ublkbNp1 x");
+        assert_eq!(normal("base abf1686a-ea76-8d3f-a3d5-d0e8ef2134b4"), "base ID");
         assert_ne!(normal("charged"), normal("not charged"));
     }
 }
