@@ -29,8 +29,8 @@ pub(super) async fn follow(ctx: &Ctx, page: &str) -> Result<usize> {
             }
             Step::Run { command, output: Some(shown) } => {
                 n_commands += 1;
-                // Warnings are not part of a page.
-                let run = format!("{{ {command}; }} 2>&1 | grep -v ^time= || true");
+                // Warnings, and the progress of what takes long, are not part of a page.
+                let run = format!("{{ {command}; }} 2>&1 | grep -vE '^(time=|job [0-9]+: )' || true");
                 let seen = ctx.machine.sh_within(&run, LIMIT).await?;
                 ensure!(
                     normal(&seen) == normal(&shown),
