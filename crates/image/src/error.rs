@@ -209,7 +209,13 @@ impl ImportError {
     /// Converts the error to a fault about `object`, with a hint.
     #[must_use]
     pub fn fault(&self, object: impl Display) -> Fault {
-        let fault = Fault::new(self.code(), object, chain(self));
+        let (object, cause) = (object.to_string(), chain(self));
+        // An error of the whole source names it as well.
+        let cause = match cause.split_once(": ") {
+            Some((name, rest)) if object.ends_with(&format!(" {name}")) => rest.to_owned(),
+            _ => cause,
+        };
+        let fault = Fault::new(self.code(), object, cause);
         match self.reason() {
             Some(reason) => fault.reason(reason),
             None => fault.hint(self.hint()),

@@ -220,6 +220,8 @@ fn root_a_refused_source_leaves_no_files() {
         let error = stage_of(&source, &staging).unwrap_err();
         assert!(error.to_string().contains(cause) && error.code() == code, "{error} ({:?})", error.code());
         assert!(!error.fault("source").hint.is_empty());
+        let (fault, name) = (error.fault(format!("source {}", source.display())).to_string(), source.display());
+        assert!(!fault.contains(&format!("{name}: {name}: ")), "it names the source twice: {fault}");
         assert_eq!(fs::read_dir(&staging).unwrap().count(), 0, "{error}");
     }
 }
