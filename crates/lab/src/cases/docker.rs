@@ -75,8 +75,9 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "docker_image",
-        about: "an image of a stock Docker is imported by its name: the base has the entries that Docker exports, and is the \
-                base that the output of `docker save` gives; absent images and runtimes are refused, and nothing is left",
+        about: "an image of a stock Docker, and of its containerd, is imported by its name: the base has the entries that Docker \
+                exports, and is the base that the outputs of `docker save` and `ctr images export` give; absent images and \
+                runtimes are refused, and nothing is left",
         kernels: &[Kernel::V6_12],
         profile: SYSTEMD,
         limit: Duration::from_secs(500),
@@ -84,11 +85,11 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "podman_volumes",
-        about: "a stock Podman uses volumes of the driver `bulkhead` as docs/podman.md shows, Quadlet units included; they are shared \
-                by containers and charged to their tenant; plugin and daemon are killed meanwhile",
+        about: "a stock Podman uses volumes of the driver `bulkhead` as docs/podman.md shows, Quadlet units and a container on a clone \
+                included; they are shared by containers and charged to their tenant; plugin and daemon are killed meanwhile",
         kernels: &[Kernel::V6_12],
         profile: SYSTEMD,
-        limit: Duration::from_secs(600),
+        limit: Duration::from_secs(900),
         run: |ctx| Box::pin(podman::podman_volumes(ctx)),
     },
 ];
