@@ -42,6 +42,7 @@ use crate::disk::{DiskModel, DiskSpec};
 /// properties that only experiments depend on.
 const LONG: &[(&str, &str)] = &[
     ("crash_at_random", "crash_after_each_step"),
+    ("docker_events", "docker_volumes"),
     ("docker_parallel", "docker_volumes"),
     ("fsync_p99_held", "shares_held_by_caps"),
     ("lab_self_sealed", "lab_self_virtual"),

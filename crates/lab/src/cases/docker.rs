@@ -1,6 +1,7 @@
 //! Real container engines together with Bulkhead: containers that are started in a tenant's slice, and the volume plugin.
 
 mod engine;
+mod events;
 mod image;
 mod in_slice;
 mod parallel;
@@ -27,7 +28,8 @@ pub(super) const SOAK: &[Case] = &[DOCKER_REBOOT, DOCKER_PARALLEL_100];
 const DOCKER_REBOOT: Case = Case {
     name: "docker_reboot",
     about: "a database in a container of a stock Docker whose unit requires the tenant's volumes: after a reboot and \
-            after a power cut it has all acknowledged rows, and Docker is not started if its pool is not mounted",
+            after a power cut it has all acknowledged rows, a container with a volume of the driver `bulkhead` has all that it has \
+            synced, and Docker is not started if its pool is not mounted",
     kernels: &[Kernel::V6_12],
     profile: SYSTEMD,
     limit: Duration::from_secs(900),
@@ -72,6 +74,15 @@ pub(super) const CASES: &[Case] = &[
         profile: SYSTEMD,
         limit: Duration::from_secs(600),
         run: |ctx| Box::pin(volumes::docker_volumes(ctx)),
+    },
+    Case {
+        name: "docker_events",
+        about: "docs/docker.md shows what its commands print, Compose included; a container of a stock Docker keeps its volume through pause, \
+                commit, lack of memory, a restart of Docker with live-restore and an upgrade of the package, and leaves nothing",
+        kernels: &[Kernel::V6_12],
+        profile: SYSTEMD,
+        limit: Duration::from_secs(1200),
+        run: |ctx| Box::pin(events::docker_events(ctx)),
     },
     Case {
         name: "docker_image",

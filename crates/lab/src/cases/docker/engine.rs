@@ -59,7 +59,10 @@ impl Docker {
     pub(super) async fn start(&self, ctx: &Ctx, additions: &str) -> Result<()> {
         ctx.machine.write_file(UNIT, format!("{SERVICE}{additions}").as_bytes()).await?;
         let enable = if additions.contains("[Install]") { "systemctl enable docker; " } else { "" };
-        ctx.machine.sh_within(&format!("systemctl daemon-reload; {enable}systemctl start docker"), LIMIT).await?;
+        let start = format!("systemctl daemon-reload; {enable}systemctl start docker");
+        if let Err(error) = ctx.machine.sh_within(&start, LIMIT).await {
+            return Err(error.context(ctx.machine.sh("journalctl -b -u docker --no-pager -o cat | tail -n 30").await?));
+        }
         Ok(())
     }
 

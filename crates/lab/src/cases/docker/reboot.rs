@@ -2,10 +2,10 @@
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::engine::{Docker, LIMIT};
+use super::engine::{Docker, LIMIT, WRITER};
 use crate::case::{Ctx, Outcome};
 use crate::cases::host::{json, kernel_is_silent};
-use crate::cases::systemd::purge;
+use crate::cases::systemd::{keeps_writing, purge};
 
 /// What an operator adds to a Docker service that requires a tenant's volumes.
 const UNIT: &str = "[Unit]
@@ -32,6 +32,9 @@ const INSERT: &str = "mariadb -S SOCKET -e 'CREATE DATABASE IF NOT EXISTS t; CRE
                       mariadb -S SOCKET -e \"INSERT INTO t.n VALUES ($n)\"; do echo $n > /var/acked.new; sync /var/acked.new; \
                       mv /var/acked.new /var/acked; done";
 
+/// The volume of the driver `bulkhead` that another container has.
+const KEPT: &str = "/run/bulkhead/mnt/file/kept";
+
 /// Rows acknowledged before the machine goes down.
 const ROWS: u64 = 8;
 
@@ -57,11 +60,18 @@ pub(super) async fn docker_reboot(ctx: &mut Ctx) -> Result<Outcome> {
     docker.import_box(ctx).await?;
     docker.run(ctx, &DATABASE.replace("DATA", DATA)).await?;
 
+    docker.run(ctx, "volume create -d bulkhead --opt pool=file --opt size=64M kept").await?;
+    let start = format!("run -d --name kept --restart always --network none -v kept:/data box sh -c '{WRITER}'");
+    docker.run(ctx, &start).await?;
+
     insert(ctx, 0).await?;
+    let synced = keeps_its_volume(ctx, 0).await?;
     ctx.reboot(LIMIT * 2).await?;
     let after_reboot = insert(ctx, acked(ctx).await?).await?;
+    let synced = keeps_its_volume(ctx, synced).await?;
     ctx.crash_and_reboot().await?;
     let after_cut = insert(ctx, acked(ctx).await?).await?;
+    keeps_its_volume(ctx, synced).await?;
     ctx.log(format!("rows present after a reboot: {after_reboot}, after a power cut: {after_cut}"));
     let cgroup = docker.run(ctx, "inspect -f '{{.State.Pid}}' db").await?;
     let cgroup = ctx.machine.read_text(&format!("/proc/{}/cgroup", cgroup.trim())).await?;
@@ -77,7 +87,8 @@ pub(super) async fn docker_reboot(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine.sh_within("systemctl reset-failed; systemctl start docker", LIMIT).await?;
     insert(ctx, acked(ctx).await?).await?;
 
-    docker.run(ctx, "rm -f db").await?;
+    docker.run(ctx, "rm -f db kept").await?;
+    docker.run(ctx, "volume rm kept").await?;
     docker.remove(ctx).await?;
     ctx.machine.sh("rm /var/acked").await?;
     json(ctx, &["tenant", "rm", "db"]).await?;
@@ -93,6 +104,16 @@ pub(super) async fn docker_reboot(ctx: &mut Ctx) -> Result<Outcome> {
 /// Number of rows that the database has acknowledged.
 async fn acked(ctx: &Ctx) -> Result<u64> {
     Ok(ctx.machine.read_text("/var/acked").await?.trim().parse()?)
+}
+
+/// Checks that the container with a volume of the driver `bulkhead` has at least this many lines in it, and appends more; returns how many it
+/// has synced.
+async fn keeps_its_volume(ctx: &Ctx, least: u64) -> Result<u64> {
+    keeps_writing(ctx, &format!("<(wc -l < {KEPT}/log)"), LIMIT, "the container writes to its volume").await?;
+    let found: u64 = ctx.machine.sh(&format!("wc -l < {KEPT}/log")).await?.trim().parse()?;
+    ensure!(found >= least, "{least} lines were synced, and {found} are left");
+    ctx.machine.sh(&format!("sync -f {KEPT}/log")).await?;
+    Ok(found)
 }
 
 /// Waits until the database answers, checks that it has all rows up to `least`, and starts inserting more, which
