@@ -7,6 +7,7 @@ mod in_slice;
 mod parallel;
 mod podman;
 mod reboot;
+mod runtime;
 mod tutorial;
 mod volumes;
 
@@ -102,5 +103,23 @@ pub(super) const CASES: &[Case] = &[
         profile: SYSTEMD,
         limit: Duration::from_secs(900),
         run: |ctx| Box::pin(podman::podman_volumes(ctx)),
+    },
+    Case {
+        name: "docker_runtime",
+        about: "a stock Docker creates containers by `bulkhead-runtime`: one with a volume on LVM runs in its tenant's slice, which pays \
+                for its I/O; pause, exec, update, restart, restart policies and rm work; a chosen parent is kept; without a daemon it \
+                starts all the same, and the log says why it is elsewhere",
+        kernels: &[Kernel::V6_12],
+        profile: SYSTEMD,
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(runtime::docker_runtime(ctx)),
+    },
+    Case {
+        name: "podman_runtime",
+        about: "the same with a stock Podman and crun",
+        kernels: &[Kernel::V6_12],
+        profile: SYSTEMD,
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(runtime::podman_runtime(ctx)),
     },
 ];

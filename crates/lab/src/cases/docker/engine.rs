@@ -18,17 +18,31 @@ pub(super) const LIMIT: Duration = Duration::from_secs(120);
 pub(super) const WRITER: &str = "set -e; i=0; while :; do i=$((i + 1)); echo $i >> /data/log; sync /data/log; \
                                  echo $i > /data/written.new; mv /data/written.new /data/written; sleep .05; done";
 
-/// A Docker service like the package's, which also works without a network (the guest has none), with a storage driver
-/// that works on an overlay.
-const SERVICE: &str = "[Service]
+/// A containerd service like the package's. Docker would start one of its own, and give up after 15 s, in which it does not start
+/// while the host is busy.
+const CONTAINERD: &str = "[Service]
 Type=notify
-ExecStart=/usr/sbin/dockerd --bridge=none --iptables=false --ip6tables=false --storage-driver=vfs
+ExecStart=/usr/bin/containerd
 Delegate=yes
 KillMode=process
 ";
 
-/// Where the service is.
+/// A Docker service like the package's, which also works without a network (the guest has none), with a storage driver
+/// that works on an overlay.
+const SERVICE: &str = "[Unit]
+Wants=containerd.service
+After=containerd.service
+[Service]
+Type=notify
+ExecStart=/usr/sbin/dockerd --containerd=/run/containerd/containerd.sock --bridge=none --iptables=false --ip6tables=false \
+    --storage-driver=vfs
+Delegate=yes
+KillMode=process
+";
+
+/// Where the services are.
 const UNIT: &str = "/etc/systemd/system/docker.service";
+const CONTAINERD_UNIT: &str = "/etc/systemd/system/containerd.service";
 
 /// The root directory of the image `box`: busybox, and mount points for the guest's own programs.
 const BOX: &str = "mkdir -p /tmp/root/bin /tmp/root/usr /tmp/root/etc /tmp/root/tmp; cp BUSYBOX /tmp/root/bin/busybox; \
@@ -57,11 +71,13 @@ impl Docker {
 
     /// Enables and starts the service, with what an operator adds to its unit.
     pub(super) async fn start(&self, ctx: &Ctx, additions: &str) -> Result<()> {
+        ctx.machine.write_file(CONTAINERD_UNIT, CONTAINERD.as_bytes()).await?;
         ctx.machine.write_file(UNIT, format!("{SERVICE}{additions}").as_bytes()).await?;
         let enable = if additions.contains("[Install]") { "systemctl enable docker; " } else { "" };
         let start = format!("systemctl daemon-reload; {enable}systemctl start docker");
         if let Err(error) = ctx.machine.sh_within(&start, LIMIT).await {
-            return Err(error.context(ctx.machine.sh("journalctl -b -u docker --no-pager -o cat | tail -n 30").await?));
+            let log = ctx.machine.sh("journalctl -b -u docker -u containerd --no-pager -o cat | tail -n 40").await?;
+            return Err(error.context(log));
         }
         Ok(())
     }
@@ -88,7 +104,9 @@ impl Docker {
 
     /// Stops Docker, and removes its service and its packages.
     pub(super) async fn remove(&self, ctx: &Ctx) -> Result<()> {
-        let stop = format!("systemctl disable --quiet --now docker; rm {UNIT}; systemctl daemon-reload");
+        let stop = format!(
+            "systemctl disable --quiet --now docker; systemctl stop containerd; rm {UNIT} {CONTAINERD_UNIT}; systemctl daemon-reload"
+        );
         ctx.machine.sh_within(&stop, LIMIT).await?;
         unlink(ctx).await
     }

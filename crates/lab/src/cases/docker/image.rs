@@ -10,9 +10,6 @@ use crate::cases::host::{json, kernel_is_silent, make_file_pool, refused, start_
 const ENTRIES: &str =
     "find . -path ./lost+found -prune -o -printf '%p %y %m %U %G %l\\n'; find . -type f -exec sha256sum {} +";
 
-/// The socket of the containerd that Docker starts.
-const CONTAINERD: &str = "/run/docker/containerd/containerd.sock";
-
 /// The image, imported in four ways.
 const VOLUMES: [&str; 4] = ["file/box", "file/saved", "file/stored", "file/piped"];
 
@@ -48,11 +45,9 @@ pub(super) async fn docker_image(ctx: &mut Ctx) -> Result<Outcome> {
 
     ctx.machine.sh_within("docker save box > /tmp/box.tar", LIMIT).await?;
     json(ctx, &["image", "import", "/tmp/box.tar", "file/saved"]).await?;
-    // Docker runs a containerd of its own.
-    let ctr = format!("ctr -a {CONTAINERD} -n lab images");
+    let ctr = "ctr -n lab images";
     ctx.machine.sh_within(&format!("{ctr} import /tmp/box.tar"), LIMIT).await?;
-    let containerd = ["--runtime-socket", CONTAINERD, "--containerd-namespace", "lab"];
-    json(ctx, &[&["image", "import", "containerd:box", "file/stored"], &containerd[..]].concat()).await?;
+    json(ctx, &["image", "import", "containerd:box", "file/stored", "--containerd-namespace", "lab"]).await?;
     let pipe = format!("{ctr} export - docker.io/library/box:latest | bulkhead image import /dev/stdin file/piped");
     ctx.machine.sh_within(&pipe, LIMIT).await?;
     let mut bases = Vec::new();
@@ -70,18 +65,18 @@ pub(super) async fn docker_image(ctx: &mut Ctx) -> Result<Outcome> {
         ("docker-daemon:../box", 2, &["not the name of an image"]),
         ("docker://box", 2, &["docker-daemon:NAME"]),
         ("podman:box", 11, &["is not running", "podman.socket"]),
-        ("containerd:box", 11, &["is not running", "systemctl start containerd"]),
         ("nerdctl:box", 3, &["not a transport", "containerd:NAME"]),
     ] {
         refused(ctx, code, words, &["image", "import", source, "file/x"]).await?;
     }
-    for (namespace, words) in
-        [("lab", &["has no such image", "ctr -n lab images ls"]), ("moby", &["has no such image", "-n moby"])]
+    for (image, namespace, hint) in
+        [("containerd:absent", "lab", "ctr -n lab images ls"), ("containerd:box", "moby", "-n moby")]
     {
-        let at = ["--runtime-socket", CONTAINERD, "--containerd-namespace", namespace];
-        let image = if namespace == "lab" { "containerd:absent" } else { "containerd:box" };
-        refused(ctx, 3, words, &[&["image", "import", image, "file/x"], &at[..]].concat()).await?;
+        let import = ["image", "import", image, "file/x", "--containerd-namespace", namespace];
+        refused(ctx, 3, &["has no such image", hint], &import).await?;
     }
+    let elsewhere = ["image", "import", "containerd:box", "file/x", "--runtime-socket", "/run/absent.sock"];
+    refused(ctx, 11, &["is not running", "systemctl start containerd"], &elsewhere).await?;
     let left = ctx.machine.sh("ls -d /var/tmp/bulkhead-* 2> /dev/null || true").await?;
     ensure!(left.trim().is_empty(), "the staging directory has {left}");
 

@@ -35,9 +35,21 @@ const COMMAND: &str = r#"CMD ["sh", "-c", "i=0; cd /var/lib/mysql; while :; do i
 /// The file with the synced lines of the volume, on the host.
 const LOG: &str = "/run/bulkhead/mnt/data/db/log";
 
+/// Makes the packages of Podman available; returns the path of busybox, or the reason for a skip.
+pub(super) async fn link_packages(ctx: &Ctx) -> Result<std::result::Result<String, Outcome>> {
+    link(ctx, &PACKAGES).await
+}
+
+/// Configures Podman for the guest.
+pub(super) async fn configure(ctx: &Ctx) -> Result<()> {
+    ctx.machine.sh("mkdir -p /etc/containers/containers.conf.d").await?;
+    ctx.machine.write_file("/etc/containers/containers.conf.d/lab.conf", LAB.as_bytes()).await?;
+    ctx.machine.write_file("/etc/containers/storage.conf", STORAGE.as_bytes()).await
+}
+
 pub(super) async fn podman_volumes(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
-    let busybox = match link(ctx, &PACKAGES).await? {
+    let busybox = match link_packages(ctx).await? {
         Ok(busybox) => busybox,
         Err(skipped) => return Ok(skipped),
     };
@@ -46,12 +58,10 @@ pub(super) async fn podman_volumes(ctx: &mut Ctx) -> Result<Outcome> {
     }
     let disk = ctx.machine.disk(0).await?;
     let prepare = format!(
-        "mkfs.ext4 -q {disk}; mkdir -p /srv/bulkhead /etc/containers/containers.conf.d; mount {disk} /srv/bulkhead; \
-         useradd --create-home rootless"
+        "mkfs.ext4 -q {disk}; mkdir -p /srv/bulkhead; mount {disk} /srv/bulkhead; useradd --create-home rootless"
     );
     ctx.machine.sh(&prepare).await?;
-    ctx.machine.write_file("/etc/containers/containers.conf.d/lab.conf", LAB.as_bytes()).await?;
-    ctx.machine.write_file("/etc/containers/storage.conf", STORAGE.as_bytes()).await?;
+    configure(ctx).await?;
     fill_box(ctx, &busybox).await?;
     let import = format!(
         "tar -C /tmp/root -c . | podman import --change '{COMMAND}' - docker.io/library/mariadb; rm -r /tmp/root"
