@@ -4,11 +4,11 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::response::IntoResponse as _;
+use bulkhead_front_end::Connections;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::{Service as _, service_fn};
@@ -16,8 +16,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::sync::watch;
 use tonic::service::Routes;
 use tonic::{Code, Status};
 
@@ -36,12 +35,6 @@ const MAX_HEAD_BYTES: u32 = 16 << 10;
 
 /// Calls in progress on one connection; sidecars have one connection each, with some ten workers.
 const MAX_CALLS: u32 = 64;
-
-/// Between two attempts to accept a connection.
-const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(100);
-
-/// How long the calls in progress have to end once `stop` has resolved.
-const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 /// What clients are granted.
 #[derive(Clone, Copy, Debug)]
@@ -99,38 +92,12 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let routes = routes.into_axum_router();
-    let room = Arc::new(Semaphore::new(limits.connections));
     let (stopping, stopped) = watch::channel(false);
-    let mut connections = JoinSet::new();
-    tokio::pin!(stop);
-    loop {
-        let permit = tokio::select! {
-            () = &mut stop => break,
-            permit = Arc::clone(&room).acquire_owned() => permit.map_err(io::Error::other)?,
-        };
-        let stream = tokio::select! {
-            () = &mut stop => break,
-            accepted = listener.accept() => accepted,
-        };
-        let stream = match stream {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(BETWEEN_ATTEMPTS).await;
-                continue;
-            }
-        };
-        let (routes, stopped) = (routes.clone(), stopped.clone());
-        connections.spawn(async move {
-            answer(stream, routes, limits, stopped).await;
-            drop(permit);
-        });
-        while connections.try_join_next().is_some() {}
-    }
+    let answer = |stream| answer(stream, routes.clone(), limits, stopped.clone());
+    let connections = Connections::accept(&listener, limits.connections, stop, answer).await?;
     drop(listener);
     stopping.send_replace(true);
-    // A call that is cut off is continued by the daemon; orchestrators repeat it.
-    let _ = tokio::time::timeout(LAST_ANSWERS, async { while connections.join_next().await.is_some() {} }).await;
+    connections.finish().await;
     Ok(())
 }
 

@@ -15,14 +15,13 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_front_end::Connections;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::plugin::Plugin;
@@ -77,12 +76,6 @@ impl Limits {
     }
 }
 
-/// After a connection that could not be accepted.
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// How long the requests in progress have to end once `stop` has resolved.
-const LAST_ANSWERS: Duration = Duration::from_secs(5);
-
 /// Answers requests on a socket until `stop` resolves.
 ///
 /// # Errors
@@ -94,35 +87,8 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let router = router(plugin, limits);
-    let room = Arc::new(Semaphore::new(limits.connections));
-    let mut connections = JoinSet::new();
-    tokio::pin!(stop);
-    loop {
-        let permit = tokio::select! {
-            () = &mut stop => break,
-            permit = Arc::clone(&room).acquire_owned() => permit.map_err(io::Error::other)?,
-        };
-        let stream = tokio::select! {
-            () = &mut stop => break,
-            accepted = listener.accept() => accepted,
-        };
-        let stream = match stream {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(PAUSE).await;
-                continue;
-            }
-        };
-        let router = router.clone();
-        connections.spawn(async move {
-            answer(stream, router, limits).await;
-            drop(permit);
-        });
-        while connections.try_join_next().is_some() {}
-    }
-    // A request that is cut off is continued by the daemon; container engines repeat it.
-    let _ = tokio::time::timeout(LAST_ANSWERS, async { while connections.join_next().await.is_some() {} }).await;
+    let answer = |stream| answer(stream, router.clone(), limits);
+    Connections::accept(&listener, limits.connections, stop, answer).await?.finish().await;
     Ok(())
 }
 

@@ -1,11 +1,13 @@
 //! What the front ends for container engines have in common: [`Given`] reads the options of a request, [`tenants`] creates and removes the
-//! tenants of volumes. Does not: know a protocol.
+//! tenants of volumes, [`Connections`] accepts clients. Does not: know a protocol.
 
 #![forbid(unsafe_code)]
 
+mod connections;
 mod given;
 pub mod tenants;
 
+pub use connections::Connections;
 pub use given::Given;
 
 /// The directory of a volume that containers see. The root of an ext4 has a `lost+found`, for which Docker takes the volume for one that is
