@@ -43,11 +43,17 @@ fn named(requested: &str, kept_prefix: &str, hashed_prefix: &str) -> Result<Name
 }
 
 fn hashed(requested: &str, prefix: &str) -> Result<Name, Fault> {
-    let mut name = format!("{PREFIX}{prefix}");
-    for byte in Sha256::digest(requested.as_bytes()).iter().take(16) {
-        let _ = write!(name, "{byte:02x}");
-    }
+    let name = format!("{PREFIX}{prefix}{:.32}", hash(requested));
     name.parse().map_err(|error| Fault::new(Code::Internal, "name", error))
+}
+
+/// SHA-256 of a text, in hexadecimal digits.
+pub(crate) fn hash(text: &str) -> String {
+    let mut digits = String::new();
+    for byte in Sha256::digest(text.as_bytes()) {
+        let _ = write!(digits, "{byte:02x}");
+    }
+    digits
 }
 
 /// The id of a volume or snapshot.

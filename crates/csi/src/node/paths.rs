@@ -1,27 +1,23 @@
 //! The paths of requests.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FrontEnd, LeaseUser};
 use bulkhead_sys::mount::{Place, PlaceError, PlacesBelow};
-use sha2::{Digest as _, Sha256};
 
 use super::Settings;
+use crate::names;
 
 /// Longest path that is a lease's user itself; of a longer one, the hash is.
 const MAX_USER_BYTES: usize = 255;
 
 /// The user of the lease of a volume that is staged at a path.
 pub(super) fn staged_by(staging_path: &str) -> LeaseUser {
-    let mut id = staging_path.to_owned();
-    if id.len() > MAX_USER_BYTES {
-        id = "sha256:".to_owned();
-        for byte in Sha256::digest(staging_path.as_bytes()) {
-            let _ = write!(id, "{byte:02x}");
-        }
-    }
+    let id = match staging_path.len() {
+        ..=MAX_USER_BYTES => staging_path.to_owned(),
+        _ => format!("sha256:{}", names::hash(staging_path)),
+    };
     LeaseUser { front_end: FrontEnd::Csi, id }
 }
 
