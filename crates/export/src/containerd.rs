@@ -23,20 +23,15 @@ use crate::error::{ExportError, shown};
 use crate::name::ImageName;
 
 /// The services, as the build script generates them.
+#[expect(
+    clippy::allow_attributes_without_reason,
+    unreachable_pub,
+    reason = "generated; its style is not ours, and the server is for tests"
+)]
 mod proto {
-    #[expect(
-        clippy::allow_attributes_without_reason,
-        unreachable_pub,
-        reason = "generated; its style is not ours, and the server is for tests"
-    )]
     pub(crate) mod images {
         tonic::include_proto!("containerd.services.images.v1");
     }
-    #[expect(
-        clippy::allow_attributes_without_reason,
-        unreachable_pub,
-        reason = "generated; its style is not ours, and the server is for tests"
-    )]
     pub(crate) mod content {
         tonic::include_proto!("containerd.services.content.v1");
     }
