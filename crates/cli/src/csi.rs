@@ -1,5 +1,6 @@
 //! `bulkhead csi`: runs `bulkhead_csi` on a socket.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use bulkhead_api::client::Client;
@@ -29,6 +30,7 @@ pub(crate) fn run(args: &CsiArgs, client: Client) -> Result<(), Fault> {
     let (socket, name) = (endpoint(&args.endpoint)?, node_name(&args.node_id)?);
     let pool = args.pool.as_deref().map(parse::pool_name).transpose()?;
     let size = parse::size(&args.size)?;
+    check_directories(args, &socket)?;
     daemon::start_log(args.log_format)?;
     let controller = (args.mode != CsiMode::Node).then(|| {
         let settings = controller::Settings { node: name.clone(), pool, size, patience: PATIENCE };
@@ -108,6 +110,34 @@ fn endpoint(text: &str) -> Result<PathBuf, Fault> {
     }
     Err(Fault::new(Code::InvalidArgument, "--endpoint", format!("{text:?} names no unix socket"))
         .hint("specify one as unix:///PATH"))
+}
+
+/// Refuses directories that do not exist. The driver creates none: a kubelet, or a container that mounts the host's directory, looks for
+/// volumes and sockets elsewhere then.
+fn check_directories(args: &CsiArgs, socket: &Path) -> Result<(), Fault> {
+    const KUBELET: &str = "start the kubelet first, or specify its --root-dir with --kubelet-dir; in a container, mount it at the same path";
+    const SOCKET: &str = "create it, or choose another path with --endpoint";
+    const PLUGINS: &str =
+        "start the kubelet first, or specify the plugins_registry below its --root-dir with --registration-dir";
+    if args.mode != CsiMode::Controller {
+        check_directory("--kubelet-dir", &args.kubelet_dir, KUBELET)?;
+    }
+    check_directory("--endpoint", socket.parent().unwrap_or(Path::new("/")), SOCKET)?;
+    args.registration_dir.as_ref().map_or(Ok(()), |dir| check_directory("--registration-dir", dir, PLUGINS))
+}
+
+fn check_directory(option: &str, dir: &Path, hint: &str) -> Result<(), Fault> {
+    let invalid = |cause: String| Err(Fault::new(Code::InvalidArgument, option, cause).hint(hint));
+    let dir_text = dir.display();
+    if !dir.is_absolute() {
+        return invalid(format!("{dir_text} is not an absolute path"));
+    }
+    match std::fs::metadata(dir) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => invalid(format!("{dir_text} is not a directory")),
+        Err(error) if error.kind() == ErrorKind::NotFound => invalid(format!("there is no directory {dir_text}")),
+        Err(error) => invalid(format!("{dir_text} cannot be examined ({error})")),
+    }
 }
 
 fn node_name(text: &str) -> Result<String, Fault> {

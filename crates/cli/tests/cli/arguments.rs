@@ -373,3 +373,48 @@ fn a_closed_pipe_is_not_an_error() {
         assert_eq!((output.status.code(), output.stderr), (Some(0), vec![]), "{args:?}");
     }
 }
+
+#[test]
+fn a_csi_driver_is_refused_without_the_directories_that_it_is_to_use() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |below: &str| dir.path().join(below).display().to_string();
+    std::fs::write(at("file"), "").unwrap();
+    let (here, none, file) = (at("csi.sock"), at("none"), at("file"));
+    let below_none = at("none/csi.sock");
+    let dir_text = dir.path().display().to_string();
+    let mut shown = String::new();
+    for [mode, endpoint, kubelet, registration] in [
+        ["node", &here, &none, &dir_text],
+        ["all", &here, &file, &dir_text],
+        ["all", &here, "kubelet", &dir_text],
+        ["controller", &below_none, &none, &dir_text],
+        ["controller", &here, &none, &none],
+    ] {
+        let args = ["csi", "--node-id", "n", "--mode", mode, "--endpoint", endpoint, "--kubelet-dir", kubelet];
+        let args = [&args[..], &["--registration-dir", registration]].concat();
+        shown += &screen(bulkhead(Path::new(NO_SOCKET), &args)).replace(&dir_text, "DIR");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "something was created");
+    expect![[r#"
+        exit 2
+        ----- stderr
+        error: --kubelet-dir: there is no directory DIR/none
+        hint: start the kubelet first, or specify its --root-dir with --kubelet-dir; in a container, mount it at the same path
+        exit 2
+        ----- stderr
+        error: --kubelet-dir: DIR/file is not a directory
+        hint: start the kubelet first, or specify its --root-dir with --kubelet-dir; in a container, mount it at the same path
+        exit 2
+        ----- stderr
+        error: --kubelet-dir: kubelet is not an absolute path
+        hint: start the kubelet first, or specify its --root-dir with --kubelet-dir; in a container, mount it at the same path
+        exit 2
+        ----- stderr
+        error: --endpoint: there is no directory DIR/none
+        hint: create it, or choose another path with --endpoint
+        exit 2
+        ----- stderr
+        error: --registration-dir: there is no directory DIR/none
+        hint: start the kubelet first, or specify the plugins_registry below its --root-dir with --registration-dir
+    "#]].assert_eq(&shown);
+}
