@@ -43,10 +43,11 @@ impl Range {
         size >= self.required && self.limit.is_none_or(|limit| size <= limit)
     }
 
-    /// The size of a new volume: the required one, or `default` within the limit.
+    /// The size of a new volume, which is at least `minimum`: the required one, or `default` within the limit.
     #[must_use]
-    pub fn size(&self, default: Bytes) -> Bytes {
-        if self.required.0 > 0 { self.required } else { self.limit.map_or(default, |limit| limit.min(default)) }
+    pub fn size(&self, default: Bytes, minimum: Bytes) -> Bytes {
+        let wanted = if self.required.0 > 0 { self.required } else { default };
+        self.limit.map_or(wanted, |limit| limit.min(wanted)).max(minimum)
     }
 }
 

@@ -12,7 +12,7 @@ use bulkhead_front_end::Connections;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::{Service as _, service_fn};
-use hyper::{Request, Response};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{UnixListener, UnixStream};
@@ -147,6 +147,10 @@ async fn call(
     limit: Duration,
 ) -> Result<Response<axum::body::Body>, Infallible> {
     let (name, started) = (request.uri().path().to_owned(), Instant::now());
+    if request.method() != Method::POST {
+        let status = Status::unimplemented(format!("{} is not the method of a call", request.method()));
+        return Ok(status.into_http::<tonic::body::Body>().into_response());
+    }
     let answer = match tokio::time::timeout(limit, routes.call(request)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => match error {},

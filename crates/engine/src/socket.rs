@@ -74,3 +74,22 @@ pub fn remove(socket: &Path) {
         tracing::warn!(socket = %socket.display(), %error, "the socket could not be removed");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_of_its_owner_is_for_no_one_else_and_replaces_only_a_stale_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = listen(&path, Access::Owner).await.unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+        assert_eq!(listen(&path, Access::Owner).await.unwrap_err().code, Code::InUse);
+        drop(listener);
+        drop(listen(&path, Access::Owner).await.unwrap());
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(listen(&path, Access::Owner).await.unwrap_err().code, Code::HasData);
+    }
+}

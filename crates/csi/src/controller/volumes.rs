@@ -27,6 +27,10 @@ impl Controller {
         let fs = capability::check(&request.volume_capabilities).map_err(failed)?;
         let range = Range::parse(request.capacity_range.as_ref()).map_err(failed)?;
         let given = parameters::parse(&request.parameters, &request.mutable_parameters).map_err(failed)?;
+        let minimum = fs.unwrap_or_default().min_size();
+        if range.limit.is_some_and(|limit| limit < minimum) {
+            return Err(status::out_of_range("capacity_range", &format!("a volume has at least {minimum}")));
+        }
         self.check_topology(request)?;
         let source = match &request.volume_content_source {
             Some(source) => Some(self.source(source).await.map_err(failed)?),
@@ -54,7 +58,7 @@ impl Controller {
         let made = match &source {
             Some(source) => self.copy(&volume, source, fs, range, &given, &tenant).await,
             None => {
-                let size = found.map_or_else(|| range.size(self.settings.size), |found| found.size_bytes);
+                let size = found.map_or_else(|| range.size(self.settings.size, minimum), |found| found.size_bytes);
                 self.make(&volume, fs, size, &given, &tenant).await.map_err(failed)
             }
         };

@@ -3,8 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bulkhead_api::wire::VolumeView;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::VolumeRef;
+use bulkhead_core::units::DevNo;
+use bulkhead_sys::block;
 use bulkhead_sys::mount::{MountFlags, MountInfo, mountinfo};
 use bulkhead_sys::roots::Roots;
 
@@ -60,15 +63,15 @@ impl Node {
     pub(super) async fn unpublish(&self, request: &NodeUnpublishVolumeRequest) -> Result<(), Fault> {
         required("volume_id", &request.volume_id)?;
         required(TARGET, &request.target_path)?;
-        let mounted_at = match names::parse_id("volume_id", &request.volume_id)? {
+        let volume = match names::parse_id("volume_id", &request.volume_id)? {
             None => None,
             Some(volume) => match self.daemon.volume_inspect(&volume).await {
                 Err(fault) if fault.code == Code::NotFound => None,
-                found => found?.mounted_at,
+                found => Some(found?),
             },
         };
         let (settings, roots, target) = (Arc::clone(&self.settings), self.roots.clone(), request.target_path.clone());
-        blocking(move || unpublish(&settings, &roots, mounted_at.as_deref(), &target)).await
+        blocking(move || unpublish(&settings, &roots, volume.as_ref(), &target)).await
     }
 }
 
@@ -125,22 +128,31 @@ impl Publication {
     }
 }
 
-fn unpublish(settings: &Settings, roots: &Roots, mounted_at: Option<&Path>, target: &str) -> Result<(), Fault> {
+/// Unmounts what a volume has mounted at the target, and nothing else: what covers the volume there, or is in its place, stays.
+fn unpublish(settings: &Settings, roots: &Roots, volume: Option<&VolumeView>, target: &str) -> Result<(), Fault> {
     let fault = |error| paths::fault(TARGET, &error);
     let Some(place) = paths::place(settings, TARGET, target)? else { return Ok(()) };
     loop {
         let table = table(roots)?;
         let Some(found) = topmost(&table, place.real_path()) else { break };
-        // The mount of a volume that is gone, or that the daemon has lost, cannot be told from others.
-        if let Some(source) = mounted_at.and_then(|at| topmost(&table, at))
-            && found.dev != source.dev
-        {
-            let cause = format!("something else is mounted at {target} ({})", found.source.display());
-            return Err(Fault::new(Code::InUse, TARGET, cause).hint("unmount it"));
-        }
-        place.unmount().map_err(fault)?;
+        let source = found.source.display();
+        let cause = match volume {
+            Some(volume) if device_of(volume, &table) == Some(found.dev) => {
+                place.unmount().map_err(fault)?;
+                continue;
+            }
+            Some(_) => format!("something else is mounted at {target} ({source})"),
+            None => format!("{source} is mounted at {target}: perhaps the volume, which no longer exists, perhaps not"),
+        };
+        return Err(Fault::new(Code::InUse, TARGET, cause).hint("unmount it"));
     }
     place.remove().map_err(fault)
+}
+
+/// The number of a volume's device: by its mount, or, if that is lost, by the path of the device.
+fn device_of(volume: &VolumeView, table: &[MountInfo]) -> Option<DevNo> {
+    let mount = volume.mounted_at.as_deref().and_then(|at| topmost(table, at));
+    mount.map(|mount| mount.dev).or_else(|| block::devno_of(Path::new(volume.device.as_deref()?)).ok())
 }
 
 /// The mounts that this process sees.

@@ -1,10 +1,11 @@
 //! The node's calls, with bind mounts of the kernel in a mount namespace of their own. The daemon's host is simulated: in place of each
 //! volume that it has mounted, the test mounts a tmpfs.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use bulkhead_api::client::Removal;
 use tonic::{Code, Request, Response, Status};
 
 use super::{LIMIT, Mode, Stack, answer, capability, refused, request};
@@ -151,6 +152,7 @@ async fn root_a_staged_volume_is_published_as_often_as_asked_and_repeated_calls_
     let id = host.staged("v").await;
     host.stage(&id, &host.path("stage"), writer()).await.unwrap();
     assert_eq!(host.stack.daemon.lease_list().await.unwrap()[0].mounts, Some(1));
+    host.node = node(&host.stack, &host.kubelet);
 
     for target in ["pods/a", "pods/a", "pods/b"] {
         host.publish(host.publication(&id, target)).await.unwrap();
@@ -252,6 +254,7 @@ async fn root_paths_that_lead_elsewhere_and_what_is_in_the_way_are_refused() {
         assert_eq!(refused(host.stage(&id, &host.path(target), writer()).await).0, Code::InvalidArgument, "{target}");
     }
     assert_eq!(refused(host.stage(&id, &host.path("none"), writer()).await).0, Code::InvalidArgument);
+    assert_eq!(refused(host.stage(&id, &host.path("pods/file"), writer()).await).0, Code::FailedPrecondition);
 }
 
 #[tokio::test]
@@ -266,18 +269,110 @@ async fn root_a_volume_that_is_gone_or_not_mounted_is_reported_and_can_be_unpubl
     run("umount", &[mounted_at.to_str().unwrap()]);
     let (code, text) = refused(host.publish(host.publication(&id, "pods/b")).await);
     assert_eq!(code, Code::Unavailable, "{text}");
+    // What is left at the target is recognised by its device.
+    let target = host.kubelet.join("pods/a");
+    let unrecognised = refused(host.unpublish(&id, &host.path("pods/a")).await);
+    assert!(unrecognised.0 == Code::FailedPrecondition && target.join("name").exists(), "{}", unrecognised.1);
+    make_device("/dev/tvg/v", std::fs::metadata(&target).unwrap().dev());
     host.unpublish(&id, &host.path("pods/a")).await.unwrap();
+    assert!(!target.exists());
     // It is mounted again by a repeated call, and given back as often.
     host.stage(&id, &host.path("stage"), writer()).await.unwrap();
     host.unstage(&id, &host.path("stage")).await.unwrap();
     assert_eq!(host.n_leases().await, 0);
 
+    std::fs::create_dir(&target).unwrap();
     for gone in ["fast/none", "nothing has this id"] {
         assert_eq!(refused(host.stage(gone, &host.path("stage"), writer()).await).0, Code::NotFound);
         assert_eq!(refused(host.publish(host.publication(gone, "pods/a")).await).0, Code::NotFound);
-        host.unstage(gone, &host.path("stage")).await.unwrap();
-        host.unpublish(gone, &host.path("pods/a")).await.unwrap();
+        for _ in 0..2 {
+            host.unstage(gone, &host.path("stage")).await.unwrap();
+            host.unpublish(gone, &host.path("pods/a")).await.unwrap();
+            assert!(!target.exists());
+        }
     }
+}
+
+/// A device node with the number of a mounted file system, in a `/dev` of this mount namespace.
+fn make_device(path: &str, dev: u64) {
+    run("mount", &["-t", "tmpfs", "dev", "/dev"]);
+    std::fs::create_dir_all(Path::new(path).parent().unwrap()).unwrap();
+    let (major, minor) = (rustix::fs::major(dev).to_string(), rustix::fs::minor(dev).to_string());
+    run("mknod", &[path, "b", &major, &minor]);
+}
+
+#[tokio::test]
+async fn root_another_program_s_mount_is_never_unmounted() {
+    if !in_own_mounts("root_another_program_s_mount_is_never_unmounted") {
+        return;
+    }
+    let host = Host::start().await;
+    let (id, target) = (host.staged("v").await, host.kubelet.join("pods/a"));
+    let target_path = host.path("pods/a");
+    let refuses = async |id: &str| {
+        let (code, text) = refused(host.unpublish(id, &target_path).await);
+        assert_eq!(code, Code::FailedPrecondition, "{text}");
+        assert!(text.contains("unmount it") && target.join("foreign").exists(), "{text}");
+    };
+    std::fs::create_dir(&target).unwrap();
+    run("mount", &["-t", "tmpfs", "foreign", &target_path]);
+    std::fs::write(target.join("foreign"), "").unwrap();
+    for gone in [id.as_str(), "fast/none", "nothing has this id"] {
+        refuses(gone).await;
+    }
+    run("umount", &[&target_path]);
+
+    // Also one that covers the volume.
+    host.publish(host.publication(&id, "pods/a")).await.unwrap();
+    run("mount", &["-t", "tmpfs", "foreign", &target_path]);
+    std::fs::write(target.join("foreign"), "").unwrap();
+    refuses(&id).await;
+    run("umount", &[&target_path]);
+    host.unpublish(&id, &target_path).await.unwrap();
+}
+
+#[tokio::test]
+async fn root_a_volume_that_is_deleted_behind_our_back_is_unpublished_and_unstaged() {
+    if !in_own_mounts("root_a_volume_that_is_deleted_behind_our_back_is_unpublished_and_unstaged") {
+        return;
+    }
+    let host = Host::start().await;
+    let (id, volume) = (host.staged("v").await, "fast/v".parse().unwrap());
+    let (daemon, stage) = (host.stack.daemon.clone(), host.path("stage"));
+    assert_eq!(
+        daemon.volume_remove(&volume, Removal::default()).await.unwrap_err().code,
+        bulkhead_core::error::Code::InUse
+    );
+    daemon.volume_remove(&volume, Removal { force: true, ..Removal::default() }).await.unwrap();
+    assert_eq!(refused(host.publish(host.publication(&id, "pods/a")).await).0, Code::NotFound);
+    for _ in 0..2 {
+        host.unpublish(&id, &host.path("pods/a")).await.unwrap();
+        host.unstage(&id, &stage).await.unwrap();
+    }
+    // One of that name, created later, has no lease of the earlier one.
+    let id = host.stack.create(request("v", 32)).await.unwrap().volume_id;
+    assert_eq!(host.n_leases().await, 0);
+    assert_eq!(refused(host.publish(host.publication(&id, "pods/a")).await).0, Code::FailedPrecondition);
+}
+
+#[tokio::test]
+async fn root_the_kubelet_s_directory_of_pods_can_be_a_mount_of_its_own() {
+    if !in_own_mounts("root_the_kubelet_s_directory_of_pods_can_be_a_mount_of_its_own") {
+        return;
+    }
+    let host = Host::start().await;
+    run("mount", &["-t", "tmpfs", "pods", &host.path("pods")]);
+    std::fs::create_dir(host.kubelet.join("pods/uid")).unwrap();
+    let id = host.staged("v").await;
+    for _ in 0..2 {
+        host.publish(host.publication(&id, "pods/uid/mount")).await.unwrap();
+    }
+    let (code, text) = refused(host.publish(host.publication(&id, "pods/uid/mount/x")).await);
+    assert!(code == Code::InvalidArgument && text.contains("mount point"), "{text}");
+    for _ in 0..2 {
+        host.unpublish(&id, &host.path("pods/uid/mount")).await.unwrap();
+    }
+    assert_eq!(std::fs::read_dir(host.kubelet.join("pods/uid")).unwrap().count(), 0);
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bulkhead_sys::process::raise_open_files;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http2::{self, SendRequest};
@@ -16,10 +17,15 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 
-use super::{LIMIT, Stack, map, request};
+use super::{LIMIT, Mode, Stack, capability, map, request};
 use crate::identity::Driver;
+use crate::node::{Node, Settings};
 use crate::pluginregistration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
-use crate::proto::{CreateVolumeRequest, CreateVolumeResponse, GetPluginInfoRequest, GetPluginInfoResponse};
+use crate::proto::{
+    ControllerExpandVolumeRequest, ControllerModifyVolumeRequest, CreateSnapshotRequest, CreateVolumeRequest,
+    CreateVolumeResponse, GetPluginInfoRequest, GetPluginInfoResponse, NodePublishVolumeRequest,
+    NodeStageVolumeRequest,
+};
 use crate::registration::{self, Registration};
 use crate::server::{Limits, MAX_REQUEST_BYTES, Services, serve};
 
@@ -40,7 +46,10 @@ impl Served {
         let socket = stack.dir.path().join("csi.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         let driver = Driver { daemon: stack.daemon.clone(), has_controller: true };
-        let services = Services { driver, controller: Some(stack.controller.clone()), node: None };
+        let settings =
+            Settings { node: "node-1".to_owned(), kubelet_dir: stack.dir.path().to_owned(), patience: LIMIT };
+        let node = Some(Node::new(stack.daemon.clone(), settings));
+        let services = Services { driver, controller: Some(stack.controller.clone()), node };
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(serve(listener, services.routes(), limits, async move {
             let _ = stopped.await;
@@ -120,14 +129,49 @@ async fn calls_are_answered_on_one_connection_and_on_many() {
     }
 }
 
+/// 10 000 connections, of which the kernel keeps some hundreds in the socket's queue at a time.
+#[tokio::test]
+async fn clients_that_fill_the_socket_s_queue_take_no_place_from_one_with_a_call() {
+    raise_open_files().unwrap();
+    let served = Served::start(Limits { connections: 32, ..Limits::default() }).await;
+    let mut early = served.connect().await;
+    let mut n_opened = 0;
+    while n_opened < 10_000 {
+        let mut clients = Vec::new();
+        let refused = loop {
+            match UnixStream::connect(&served.socket).await {
+                Ok(mut stream) => {
+                    // Every other one begins a request.
+                    if clients.len() % 2 == 0 {
+                        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+                    }
+                    clients.push(stream);
+                }
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock, "{refused}, after {} clients", clients.len());
+        let info: GetPluginInfoResponse = early.call(GET_PLUGIN_INFO, &GetPluginInfoRequest {}).await.unwrap();
+        assert_eq!(info.name, crate::DRIVER);
+        n_opened += clients.len();
+    }
+    let created: CreateVolumeResponse = early.call(CREATE_VOLUME, &request("v", 32)).await.unwrap();
+    assert_eq!(created.volume.unwrap().volume_id, "fast/v");
+    served.answers().await;
+}
+
 #[tokio::test]
 async fn malformed_unknown_and_oversized_requests_are_refused() {
     let served = Served::start(Limits::default()).await;
     let mut connection = served.connect().await;
     let mut sent = async |path: &str, body: Vec<u8>| connection.send(path, "POST", body).await.unwrap_err().code();
     assert_eq!(sent("/csi.v1.Identity/Shutdown", framed(&[])).await, Code::Unimplemented);
-    assert_eq!(sent("/csi.v1.Node/NodeGetInfo", framed(&[])).await, Code::Unimplemented);
+    assert_eq!(sent("/csi.v1.Node/NodeFormatVolume", framed(&[])).await, Code::Unimplemented);
+    assert_eq!(sent("/csi.v1.GroupController/CreateVolumeGroupSnapshot", framed(&[])).await, Code::Unimplemented);
     assert_eq!(sent("/", framed(&[])).await, Code::Unimplemented);
+    let other_method = connection.send(CREATE_VOLUME, "GET", framed(&request("v", 32).encode_to_vec())).await;
+    assert_eq!(other_method.unwrap_err().code(), Code::Unimplemented);
+    let mut sent = async |path: &str, body: Vec<u8>| connection.send(path, "POST", body).await.unwrap_err().code();
     assert_eq!(sent(CREATE_VOLUME, framed(&[0xff; 64])).await, Code::Internal);
     assert_eq!(sent(CREATE_VOLUME, vec![]).await, Code::Internal);
     assert_eq!(sent(CREATE_VOLUME, vec![0, 0, 0, 0, 9, 1]).await, Code::Internal);
@@ -241,16 +285,48 @@ async fn secrets_of_requests_are_never_logged() {
     let served = Served::start(Limits::default()).await;
     let mut connection = served.connect().await;
     let secret = "correct-horse-battery";
-    let sound = CreateVolumeRequest { secrets: map(&[("password", secret)]), ..request("v", 32) };
+    let secrets = || map(&[("password", secret)]);
+    let sound = CreateVolumeRequest { secrets: secrets(), ..request("v", 32) };
     let _: CreateVolumeResponse = connection.call(CREATE_VOLUME, &sound).await.unwrap();
     let refused = CreateVolumeRequest { parameters: map(&[("poool", "fast")]), ..sound.clone() };
-    let error = connection.call::<CreateVolumeResponse>(CREATE_VOLUME, &refused).await.unwrap_err();
-    assert!(!error.message().contains(secret), "{error}");
     let mut malformed = sound.encode_to_vec();
     malformed.push(0xff);
-    connection.send(CREATE_VOLUME, "POST", framed(&malformed)).await.unwrap_err();
+    let (id, path) = ("fast/none".to_owned(), "/elsewhere".to_owned());
+    let capability = || Some(capability(Mode::SingleNodeWriter, ""));
+    for (call, message) in [
+        ("Controller/CreateVolume", refused.encode_to_vec()),
+        ("Controller/CreateVolume", malformed),
+        ("Controller/CreateSnapshot", {
+            let (name, source_volume_id, secrets) = ("s".to_owned(), id.clone(), secrets());
+            CreateSnapshotRequest { name, source_volume_id, secrets, ..Default::default() }.encode_to_vec()
+        }),
+        ("Controller/ControllerExpandVolume", {
+            let (volume_id, secrets) = (id.clone(), secrets());
+            ControllerExpandVolumeRequest { volume_id, secrets, ..Default::default() }.encode_to_vec()
+        }),
+        ("Controller/ControllerModifyVolume", {
+            let (volume_id, secrets) = (id.clone(), secrets());
+            ControllerModifyVolumeRequest { volume_id, secrets, ..Default::default() }.encode_to_vec()
+        }),
+        ("Node/NodeStageVolume", {
+            let (volume_id, staging_target_path, volume_capability) = (id.clone(), path.clone(), capability());
+            let request =
+                NodeStageVolumeRequest { volume_id, staging_target_path, volume_capability, ..Default::default() };
+            NodeStageVolumeRequest { secrets: secrets(), ..request }.encode_to_vec()
+        }),
+        ("Node/NodePublishVolume", {
+            let (volume_id, target_path, volume_capability) = (id.clone(), path.clone(), capability());
+            let request = NodePublishVolumeRequest { volume_id, target_path, volume_capability, ..Default::default() };
+            NodePublishVolumeRequest { secrets: secrets(), ..request }.encode_to_vec()
+        }),
+    ] {
+        let error = connection.send(&format!("/csi.v1.{call}"), "POST", framed(&message)).await.unwrap_err();
+        assert!(!error.message().contains(secret) && error.code() != Code::Unimplemented, "{error}");
+    }
     let logged = log.text();
-    assert!(logged.contains("CreateVolume") && logged.contains("poool"), "{logged}");
+    for shown in ["CreateVolume", "poool", "NodePublishVolume"] {
+        assert!(logged.contains(shown), "{logged}");
+    }
     assert!(!logged.contains(secret));
 }
 

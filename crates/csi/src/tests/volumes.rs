@@ -32,6 +32,14 @@ async fn a_volume_is_created_once_and_deleted_with_its_tenant() {
     let tenant = stack.daemon.tenant_inspect(&"pvc-1".parse().unwrap()).await.unwrap();
     assert_eq!(tenant.share, "300".parse().unwrap());
 
+    let least = CapacityRange { required_bytes: 1, limit_bytes: 16 << 20 };
+    let least = CreateVolumeRequest { capacity_range: Some(least), ..request("least", 0) };
+    for _ in 0..2 {
+        assert_eq!(stack.create(least.clone()).await.unwrap().capacity_bytes, 16 << 20);
+    }
+    let delete = DeleteVolumeRequest { volume_id: "fast/least".to_owned(), ..Default::default() };
+    answer(stack.controller.delete_volume(Request::new(delete))).await.unwrap();
+
     assert_eq!(refused(stack.create(request("pvc-1", 33)).await).0, Code::AlreadyExists);
     let xfs = CreateVolumeRequest {
         volume_capabilities: vec![capability(Mode::SingleNodeWriter, "xfs")],
@@ -74,8 +82,16 @@ async fn what_cannot_be_created_leaves_nothing() {
     ] {
         assert_eq!(refused(stack.create(request.clone()).await).0, code, "{request:?}");
     }
-    let huge = stack.create(CreateVolumeRequest { capacity_range: range(i64::MAX, 0), ..plain() }).await;
-    assert!(huge.is_err());
+    for (required, limit, code) in [
+        (i64::MAX, 0, Code::ResourceExhausted),
+        (1 << 50, 0, Code::ResourceExhausted),
+        (0, 1, Code::OutOfRange),
+        (1, (16 << 20) - 1, Code::OutOfRange),
+    ] {
+        let request = CreateVolumeRequest { capacity_range: range(required, limit), ..plain() };
+        let (found, text) = refused(stack.create(request).await);
+        assert_eq!(found, code, "{required} {limit}: {text}");
+    }
     assert!(stack.daemon.volume_list(None).await.unwrap().is_empty());
     assert!(stack.daemon.tenant_list().await.unwrap().is_empty());
 }
@@ -142,6 +158,9 @@ async fn a_snapshot_is_made_once_and_restored_to_a_larger_volume() {
     }
     let listed = answer(stack.controller.list_snapshots(Request::new(ListSnapshotsRequest::default()))).await.unwrap();
     assert!(listed.entries.is_empty());
+    let gone =
+        CreateVolumeRequest { volume_content_source: from_snapshot(&snapshot.snapshot_id), ..request("late", 48) };
+    assert_eq!(refused(stack.create(gone).await).0, Code::NotFound);
 }
 
 #[tokio::test]
@@ -206,6 +225,11 @@ async fn a_volume_is_expanded_modified_and_validated() {
     assert_eq!(expand("fast/v", Some((16 << 20, 0))).await.unwrap().capacity_bytes, 48 << 20);
     assert_eq!(refused(expand("fast/v", Some((0, 16 << 20))).await).0, Code::OutOfRange);
     assert_eq!(refused(expand("fast/v", None).await).0, Code::InvalidArgument);
+    assert_eq!(refused(expand("fast/v", Some((i64::MAX, 0))).await).0, Code::ResourceExhausted);
+    assert_eq!(refused(expand("fast/v", Some((1 << 50, 0))).await).0, Code::ResourceExhausted);
+    for range in [(0, 0), (1, 0), (0, i64::MAX)] {
+        assert_eq!(expand("fast/v", Some(range)).await.unwrap().capacity_bytes, 48 << 20);
+    }
     assert_eq!(refused(expand("fast/none", Some((1, 0))).await).0, Code::NotFound);
     assert_eq!(refused(expand("", Some((1, 0))).await).0, Code::InvalidArgument);
 

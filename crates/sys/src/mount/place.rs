@@ -1,6 +1,6 @@
 //! Mount points that another program names, below one directory: those of an orchestrator's containers.
 //!
-//! Owns: resolving such a path without a symbolic link, a magic link or `..`, and without leaving the mount of that directory; bind mounts
+//! Owns: resolving such a path without a symbolic link, a magic link or `..`, and without entering a container's volume; bind mounts
 //! there, and removing them. Does not: decide what is mounted where.
 
 use std::ffi::OsString;
@@ -15,6 +15,10 @@ use rustix::mount::{OpenTreeFlags, UnmountFlags, open_tree};
 
 use super::{MountFlags, attach};
 use crate::raw;
+
+/// How each part of a path is resolved.
+const NO_LINKS: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
 /// A path that cannot be mounted on, or what cannot be done there.
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +37,8 @@ pub enum PlaceError {
         /// The path.
         path: PathBuf,
     },
-    /// A directory on the way is a mount point.
-    #[error("a directory above {path} is on another mount than {dir}")]
+    /// A directory on the way is a mount point, and not the first one.
+    #[error("a directory above {path} is a mount point, which only the topmost one below {dir} may be")]
     OtherMount {
         /// The path.
         path: PathBuf,
@@ -108,7 +112,8 @@ impl PlacesBelow {
         &self.real
     }
 
-    /// The place at an absolute path; `None` if a directory on the way does not exist.
+    /// The place at an absolute path; `None` if a directory on the way does not exist. The first directory on the way may be a mount of its
+    /// own, which operators make of the kubelet's `pods`; one further below may be a container's volume.
     ///
     /// # Errors
     /// Any [`PlaceError`] but those of changes.
@@ -119,11 +124,7 @@ impl PlacesBelow {
             return Err(outside());
         }
         let (Some(above), Some(name)) = (below.parent(), below.file_name()) else { return Err(outside()) };
-        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
-        let resolve =
-            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        match openat2(&self.fd, above, flags, Mode::empty(), resolve) {
+        match self.directory(above) {
             Ok(parent) => {
                 let (path, real) = (path.to_owned(), self.real.join(below));
                 Ok(Some(Place { path, real, parent, name: name.to_owned() }))
@@ -132,6 +133,15 @@ impl PlacesBelow {
             Err(Errno::XDEV) => Err(PlaceError::OtherMount { path: path.to_owned(), dir: self.dir.clone() }),
             Err(errno) => Err(unreachable(path, errno)),
         }
+    }
+
+    fn directory(&self, below: &Path) -> Result<OwnedFd, Errno> {
+        let mut parts = below.components();
+        let first = parts.next().map_or(Path::new("."), |part| Path::new(part.as_os_str()));
+        let rest = if parts.as_path().as_os_str().is_empty() { Path::new(".") } else { parts.as_path() };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let first = openat2(&self.fd, first, flags, Mode::empty(), NO_LINKS)?;
+        openat2(&first, rest, flags, Mode::empty(), NO_LINKS | ResolveFlags::NO_XDEV)
     }
 }
 
@@ -217,9 +227,8 @@ impl Place {
     }
 
     fn directory(&self, access: OFlags) -> Result<OwnedFd, Errno> {
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let flags = access | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        openat2(&self.parent, &self.name, flags, Mode::empty(), resolve)
+        openat2(&self.parent, &self.name, flags, Mode::empty(), NO_LINKS)
     }
 
     fn failed(&self, step: &'static str, source: io::Error) -> PlaceError {

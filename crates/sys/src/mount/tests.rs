@@ -257,6 +257,20 @@ fn root_a_place_is_below_its_directory_and_hides_no_file() {
         assert!(matches!(place_a.unmount(), Err(PlaceError::Busy { .. })));
         drop(open);
 
+        // A directory of the kubelet can be a mount of its own.
+        let plugins = dir.join("plugins");
+        fs::create_dir(&plugins).unwrap();
+        mount(Path::new("none"), "tmpfs", &plugins, MountFlags::default(), &[]).unwrap();
+        for below in ["a", "b/b"] {
+            fs::create_dir_all(plugins.join(below).parent().unwrap()).unwrap();
+            let inside = place(&format!("plugins/{below}")).unwrap().unwrap();
+            inside.bind(&volume, MountFlags::default()).unwrap();
+            assert_eq!(inside.real_path(), mount_at(&plugins.join(below)).unwrap().mount_point);
+            assert!(matches!(place(&format!("plugins/{below}/x")), Err(PlaceError::OtherMount { .. })));
+            inside.unmount().unwrap();
+            inside.remove().unwrap();
+        }
+
         // It stays where it was, whatever its path leads to now.
         fs::rename(dir.join("pods"), dir.join("moved")).unwrap();
         place_a.unmount().unwrap();
