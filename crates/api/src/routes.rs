@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 pub use self::body::{Answer, Body, Json, NoContent, Stream, Text};
 pub use self::path::{Device, PathParams, Run};
-pub use self::query::{JobQuery, NoQuery, ObservationQuery, PoolFilter, Query, Receive, Remove, Wait, Write};
+pub use self::query::{JobQuery, NoQuery, ObservationQuery, Query, Receive, Remove, VolumeFilter, Wait, Write};
 use crate::openapi::{ListFaults, ObjectFaults, ObserveFaults, StreamFaults, WriteFaults};
 
 /// A route, typed by its path parameters, query, body ([`Json`], or `()` for none) and answer.
@@ -176,7 +176,7 @@ routes! {
     pool_remove: delete "/v1/pools/{name}", "pools", params Name, query Write
         => json(Done<PoolView>), WriteFaults;
     /// Lists the volumes of all pools, or of one.
-    volume_list: get "/v1/volumes", "volumes", query PoolFilter
+    volume_list: get "/v1/volumes", "volumes", query VolumeFilter
         => json(Vec<VolumeView>), ObjectFaults;
     /// Creates a volume with an empty file system. Idempotent.
     volume_create: post "/v1/volumes", "volumes", query Write, body VolumeCreate
@@ -351,8 +351,9 @@ mod tests {
             observation().target(&(), &ObservationQuery { waits_seconds: 0.5 }),
             "/v1/observation?waits_seconds=0.5"
         );
-        assert_eq!(volume_list().target(&(), &PoolFilter::default()), "/v1/volumes");
-        let filter = PoolFilter { pool: Some("p".parse().unwrap()), complete: true };
-        assert_eq!(volume_list().target(&(), &filter), "/v1/volumes?complete=true&pool=p");
+        assert_eq!(volume_list().target(&(), &VolumeFilter::default()), "/v1/volumes");
+        let filter =
+            VolumeFilter { pool: Some("p".parse().unwrap()), name: Some("v".parse().unwrap()), complete: true };
+        assert_eq!(volume_list().target(&(), &filter), "/v1/volumes?complete=true&name=v&pool=p");
     }
 }

@@ -225,7 +225,7 @@ impl Plugin {
             return Ok(pool.clone());
         }
         if let Source::CloneOf { origin, .. } = &options.source {
-            let volumes = self.daemon.volume_list(None).await?;
+            let volumes = self.daemon.volumes_named(origin, false).await?;
             return Ok(self.choose(&volumes, origin)?.volume.pool.clone());
         }
         if let Some(pool) = &self.defaults.pool {
@@ -270,10 +270,10 @@ impl Plugin {
 
     async fn find(&self, name: &str) -> Result<VolumeView, Fault> {
         let name = checked_name(name)?;
-        let (volumes, unreadable) = match self.daemon.volume_list_complete().await {
+        let (volumes, unreadable) = match self.daemon.volumes_named(&name, true).await {
             Ok(volumes) => (volumes, None),
             Err(fault) if fault.reason.as_deref() == Some(&Reason::DaemonUnreachable) => return Err(fault),
-            Err(fault) => (self.daemon.volume_list(None).await?, Some(fault)),
+            Err(fault) => (self.daemon.volumes_named(&name, false).await?, Some(fault)),
         };
         match (self.choose(&without_snapshots(volumes), &name).cloned(), unreadable) {
             // Docker drops what it knows of a volume that is said not to exist.

@@ -12,7 +12,7 @@ mod tenants;
 
 use std::sync::Arc;
 
-use bulkhead_api::routes::PoolFilter;
+use bulkhead_api::routes::VolumeFilter;
 use bulkhead_api::wire::{
     LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate, VolumeFlatten,
     VolumeResize, VolumeRollback, VolumeSend, VolumeView,
@@ -175,7 +175,7 @@ fn run(engine: &Engine, op: &Op) -> Result<(), bulkhead_core::error::Fault> {
 /// Invariants: every volume is ready, nothing is attached or mounted without a tenant, and there are no problems.
 fn assert_settled(sim: &Sim, engine: &Engine, context: &str) {
     assert!(engine.problems().is_empty(), "{context}: {:?}", engine.problems());
-    let views = engine.volume_list(&PoolFilter::default()).unwrap();
+    let views = engine.volume_list(&VolumeFilter::default()).unwrap();
     for view in &views {
         assert_eq!(view.state, "ready", "{context}: {view:?}");
         assert_eq!(view.mounted_at.is_some(), view.tenant.is_some(), "{context}: {view:?}");

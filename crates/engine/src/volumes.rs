@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use bulkhead_api::routes::PoolFilter;
+use bulkhead_api::routes::VolumeFilter;
 use bulkhead_api::wire::{Done, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeRollback, VolumeView};
 use bulkhead_core::action::Applied;
 use bulkhead_core::backend::{self, Backend};
@@ -100,11 +100,11 @@ impl Engine {
         Ok(Done { object, steps, dry_run })
     }
 
-    /// All volumes of all pools, or of one.
+    /// All volumes of all pools, or of one, or those of one name.
     ///
     /// # Errors
     /// When records or a volume group cannot be read.
-    pub fn volume_list(&self, filter: &PoolFilter) -> Result<Vec<VolumeView>, Fault> {
+    pub fn volume_list(&self, filter: &VolumeFilter) -> Result<Vec<VolumeView>, Fault> {
         let must_be_read = filter.complete || filter.pool.is_some();
         let pools: Vec<Pool> = match &filter.pool {
             Some(name) => vec![self.pool(name)?],
@@ -114,8 +114,6 @@ impl Engine {
         let seen = self.occupancy()?;
         let mut views = Vec::new();
         for pool in pools {
-            let backend = backend::backend(&pool);
-            let (below, seen) = (self.below(&pool), &seen);
             let found = match self.volumes_in(&pool) {
                 // One pool that cannot be read does not hide the others; asked for by name, it says why. `inspect` of the pool does too.
                 Err(fault) if !must_be_read => {
@@ -124,8 +122,15 @@ impl Engine {
                 }
                 found => found?,
             };
-            let volumes = found.into_iter().filter_map(Result::ok);
-            views.extend(volumes.map(|volume| self.volume_view_on(&below, seen, backend.as_ref(), &volume, None)));
+            let is_wanted = |volume: &Volume| filter.name.as_ref().is_none_or(|name| volume.name == *name);
+            let volumes: Vec<Volume> = found.into_iter().filter_map(Result::ok).filter(is_wanted).collect();
+            if volumes.is_empty() {
+                continue;
+            }
+            let (backend, below) = (backend::backend(&pool), self.below(&pool));
+            views.extend(
+                volumes.iter().map(|volume| self.volume_view_on(&below, &seen, backend.as_ref(), volume, None)),
+            );
         }
         Ok(views)
     }

@@ -6,7 +6,7 @@ use bulkhead_core::name::Name;
 use bulkhead_core::stream::StreamHeader;
 
 use super::{Client, Removal, Streamed, dry};
-use crate::routes::{self, NoQuery, PoolFilter, Receive};
+use crate::routes::{self, NoQuery, Receive, VolumeFilter};
 use crate::wire::{
     Done, HeatRow, ImageImport, ReceiveView, TrimView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten,
     VolumeResize, VolumeRollback, VolumeSend, VolumeView,
@@ -17,12 +17,13 @@ use crate::wire::{
 impl Client {
     /// Lists the volumes of all pools, or of one.
     pub async fn volume_list(&self, pool: Option<&Name>) -> Result<Vec<VolumeView>, Fault> {
-        self.query(routes::volume_list(), &(), PoolFilter { pool: pool.cloned(), complete: false }).await
+        self.query(routes::volume_list(), &(), VolumeFilter { pool: pool.cloned(), ..VolumeFilter::default() }).await
     }
 
-    /// All volumes, or the error of a pool that cannot be read.
-    pub async fn volume_list_complete(&self) -> Result<Vec<VolumeView>, Fault> {
-        self.query(routes::volume_list(), &(), PoolFilter { pool: None, complete: true }).await
+    /// The volumes of a name in all pools; if `complete`, fails with the error of a pool that cannot be read.
+    pub async fn volumes_named(&self, name: &Name, complete: bool) -> Result<Vec<VolumeView>, Fault> {
+        let filter = VolumeFilter { pool: None, name: Some(name.clone()), complete };
+        self.query(routes::volume_list(), &(), filter).await
     }
 
     /// Creates a volume.

@@ -111,11 +111,15 @@ pub struct Remove {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct PoolFilter {
+pub struct VolumeFilter {
     /// Only the volumes of this pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<String>)]
     pub pool: Option<Name>,
+    /// Only the volumes of this name, of which each pool can have one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<String>)]
+    pub name: Option<Name>,
     /// Fail if a pool cannot be read, with its error, instead of omitting its volumes. Default: false.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub complete: bool,
@@ -163,7 +167,7 @@ macro_rules! without_job {
     };
 }
 
-without_job!(JobQuery, NoQuery, PoolFilter, ObservationQuery);
+without_job!(JobQuery, NoQuery, VolumeFilter, ObservationQuery);
 
 macro_rules! job {
     ($($query:ident: $dry_run:expr),+) => {

@@ -17,8 +17,8 @@ impl Controller {
         let name = names::of_snapshot(&request.name)?;
         let source = self.inspect("source_volume_id", &request.source_volume_id).await?;
         // A name is unique among the snapshots of all pools.
-        let same_name = |view: &VolumeView| view.read_only && view.volume.name == name && view.created_by == OWN;
-        let found = self.daemon.volume_list(None).await?.into_iter().find(same_name);
+        let is_own = |view: &VolumeView| view.read_only && view.created_by == OWN;
+        let found = self.daemon.volumes_named(&name, false).await?.into_iter().find(is_own);
         if let Some(found) = &found
             && Self::source_of(found) != names::id(&source.volume)
         {

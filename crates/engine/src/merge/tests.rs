@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bulkhead_api::routes::PoolFilter;
+use bulkhead_api::routes::VolumeFilter;
 use bulkhead_api::wire::{NewPoolSource, PoolCreate, TenantCreate, VolumeCopy, VolumeCreate};
 use bulkhead_core::merge::{MERGE_ALL_FROM, MERGE_FROM};
 use bulkhead_core::units::Bytes;
@@ -74,7 +74,7 @@ fn snapshots_can_rotate_forever() {
     }
     assert!(deepest <= 3 + MERGE_FROM, "{deepest}");
     assert!(engine.problems().is_empty(), "{:?}", engine.problems());
-    assert_eq!(engine.volume_list(&PoolFilter::default()).unwrap().len(), 4);
+    assert_eq!(engine.volume_list(&VolumeFilter::default()).unwrap().len(), 4);
     // The layers of kept snapshots too, if there are not too many.
     let (sim, engine) = with_volume();
     for n in 0..200 {

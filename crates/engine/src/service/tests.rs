@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use bulkhead_api::routes::PoolFilter;
+use bulkhead_api::routes::VolumeFilter;
 use bulkhead_api::wire::{
     JobState, LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate,
 };
@@ -248,13 +248,13 @@ async fn a_wait_for_a_slow_tenants_data_times_out_without_a_change() {
     let sim = Sim::default();
     let service = slow_volume(&sim).await;
     let volume = || "p/v".parse().unwrap();
-    let before = service.volume_list(PoolFilter::default()).await.unwrap();
+    let before = service.volume_list(VolumeFilter::default()).await.unwrap();
     let fault = service.volume_copy(volume(), snapshot(), at_once()).await.unwrap_err();
     assert_eq!(fault.code, Code::InUse);
     assert!(fault.cause.contains("nothing was changed") && fault.cause.contains("sync the file system"), "{fault}");
     let fault = service.tenant_set("t".parse().unwrap(), detach(), at_once()).await.unwrap_err();
     assert_eq!(fault.code, Code::InUse);
-    assert_eq!(service.volume_list(PoolFilter::default()).await.unwrap(), before);
+    assert_eq!(service.volume_list(VolumeFilter::default()).await.unwrap(), before);
     sim.set_slow("/run/bulkhead/mnt/p/v".as_ref(), false);
     service.volume_copy(volume(), snapshot(), at_once()).await.unwrap();
     service.tenant_set("t".parse().unwrap(), detach(), at_once()).await.unwrap();

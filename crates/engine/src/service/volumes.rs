@@ -1,6 +1,6 @@
 //! Volumes; their streams are in `transfer.rs`.
 
-use bulkhead_api::routes::PoolFilter;
+use bulkhead_api::routes::VolumeFilter;
 use bulkhead_api::terms::Terms;
 use bulkhead_api::wire::{
     Done, HeatRow, ReceiveView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback,
@@ -16,7 +16,7 @@ use crate::repair::before_repair;
 #[expect(clippy::missing_errors_doc, reason = "the engine's methods of the same names say them")]
 impl Service {
     /// All volumes, or those of one pool.
-    pub async fn volume_list(&self, filter: PoolFilter) -> Result<Vec<VolumeView>, Fault> {
+    pub async fn volume_list(&self, filter: VolumeFilter) -> Result<Vec<VolumeView>, Fault> {
         self.read(move |engine| engine.volume_list(&filter)).await
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use bulkhead_api::routes::PoolFilter;
+use bulkhead_api::routes::VolumeFilter;
 use bulkhead_api::wire::{NewPoolSource, PoolMove, VolumeCheck};
 use bulkhead_core::error::Code;
 use bulkhead_core::finding::{FindingId, in_order};
@@ -33,12 +33,17 @@ fn a_damaged_record_is_reported_and_nothing_behind_it_is_touched() {
 fn a_complete_list_of_volumes_fails_when_a_pool_cannot_be_read() {
     let sim = with_pools();
     run(&engine(&sim), &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
-    let complete = PoolFilter { pool: None, complete: true };
+    let complete = VolumeFilter { complete: true, ..VolumeFilter::default() };
     assert_eq!(engine(&sim).volume_list(&complete).unwrap().len(), 1);
+    let named = |name: &str| VolumeFilter { name: Some(name.parse().unwrap()), ..complete.clone() };
+    assert_eq!(engine(&sim).volume_list(&named("v")).unwrap()[0].volume, volume("thin/v"));
+    assert!(engine(&sim).volume_list(&named("w")).unwrap().is_empty());
     sim.corrupt(Path::new("/var/lib/bulkhead/pools/file"), |bytes| bytes.truncate(60));
     let engine = engine(&sim);
-    assert_eq!(engine.volume_list(&PoolFilter::default()).unwrap().len(), 1);
-    assert_eq!(engine.volume_list(&complete).unwrap_err().code, Code::Corrupt);
+    assert_eq!(engine.volume_list(&VolumeFilter::default()).unwrap().len(), 1);
+    for filter in [&complete, &named("v"), &named("w")] {
+        assert_eq!(engine.volume_list(filter).unwrap_err().code, Code::Corrupt);
+    }
 }
 
 #[test]
@@ -47,11 +52,11 @@ fn a_lost_state_directory_is_rebuilt_from_the_pool_itself() {
     run(&engine(&sim), &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
     sim.lose_file("/var/lib/bulkhead/pools/file");
     let engine = engine(&sim);
-    assert!(engine.volume_list(&PoolFilter::default()).unwrap().is_empty());
+    assert!(engine.volume_list(&VolumeFilter::default()).unwrap().is_empty());
     let source = || NewPoolSource::Directory { path: "/srv/pool".into(), server: Server::Auto };
     assert_eq!(engine.pool_create(&pool("other", source()), false).unwrap_err().code, Code::HasData);
     engine.pool_create(&pool("file", source()), false).unwrap();
-    assert_eq!(engine.volume_list(&PoolFilter::default()).unwrap().len(), 1);
+    assert_eq!(engine.volume_list(&VolumeFilter::default()).unwrap().len(), 1);
 }
 
 /// After a reboot its file system is mounted elsewhere.

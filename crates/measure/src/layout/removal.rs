@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use bulkhead_api::routes::PoolFilter;
+use bulkhead_api::routes::VolumeFilter;
 use bulkhead_api::wire::DeviceControl;
 use bulkhead_core::slices;
 use bulkhead_engine::engine::Engine;
@@ -46,15 +46,16 @@ pub fn remove_all(engine: &Engine, roots: &Roots) -> Result<()> {
     }
     // Pools on the shared volume are removed before it is unmounted. After a reboot they cannot be listed, and disappear with it.
     for pool in engine.pool_list()?.into_iter().filter(|pool| pool.name.as_str() != POOL) {
-        for volume in
-            engine.volume_list(&PoolFilter { pool: Some(pool.name.clone()), complete: false }).unwrap_or_default()
+        for volume in engine
+            .volume_list(&VolumeFilter { pool: Some(pool.name.clone()), ..VolumeFilter::default() })
+            .unwrap_or_default()
         {
             engine.volume_remove(&volume.volume, true, false)?;
         }
         engine.pool_remove(&pool.name, false)?;
     }
     engine.tenant_remove(&holder, true, false)?;
-    for volume in engine.volume_list(&PoolFilter::default())? {
+    for volume in engine.volume_list(&VolumeFilter::default())? {
         engine.volume_remove(&volume.volume, true, false)?;
     }
     for pool in engine.pool_list()? {
