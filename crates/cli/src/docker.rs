@@ -7,6 +7,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_docker::plugin::{Defaults, Plugin};
 use bulkhead_docker::server::{self, Limits};
 use bulkhead_engine::socket::{self, Access};
+use bulkhead_sys::roots::Roots;
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
 use tokio::net::UnixListener;
@@ -33,7 +34,7 @@ async fn serve(driver: Plugin, path: &Path) -> Result<(), Fault> {
     };
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     tracing::info!(socket = %path.display(), "the volume plugin is ready");
-    let ended = server::serve(listener, driver, Limits::default(), stop).await;
+    let ended = server::serve(listener, driver, &Roots::host(), Limits::default(), stop).await;
     if is_ours {
         socket::remove(path);
     }

@@ -8,6 +8,7 @@
 //! Source: Docker's plugin API, <https://docs.docker.com/engine/extend/plugins_volume/>; Podman speaks the same protocol.
 
 mod advice;
+mod engine;
 pub mod options;
 pub mod plugin;
 pub mod protocol;

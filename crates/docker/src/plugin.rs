@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bulkhead_api::client::{Client, Removal};
-use bulkhead_api::wire::{LeaseCreate, LeaseReply, VolumeCopy, VolumeCreate, VolumeView};
+use bulkhead_api::wire::{LeaseCreate, LeaseReply, LeaseView, VolumeCopy, VolumeCreate, VolumeView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FrontEnd, LeaseUser, VolumeRef};
 use bulkhead_core::name::Name;
@@ -21,8 +21,8 @@ use tokio::time::Instant;
 
 use crate::options::{self, Options, Source};
 use crate::protocol::{Create, Use, Volume};
-use crate::repeat;
 use crate::turns::Turns;
+use crate::{engine, repeat};
 
 /// How many changes are worked on at a time, and for how long a slow one delays the next.
 const AT_A_TIME: usize = 8;
@@ -78,8 +78,8 @@ impl Plugin {
     }
 
     /// `VolumeDriver.Remove`: removes a volume, and the tenant that was created for it. Succeeds if there is no such volume: the request may have
-    /// been repeated.
-    pub async fn remove(&self, name: &str, deadline: Instant) -> Result<(), Fault> {
+    /// been repeated. Refused while a container of the other engine uses it.
+    pub async fn remove(&self, name: &str, engine: FrontEnd, deadline: Instant) -> Result<(), Fault> {
         let view = match self.find(name).await {
             Err(fault) if fault.code == Code::NotFound => {
                 tenants::remove_unused(&self.daemon, FrontEnd::Docker, &checked_name(name)?).await;
@@ -88,16 +88,27 @@ impl Plugin {
             found => found?,
         };
         let volume = &view.volume;
-        in_time(deadline, volume, self.turns.take(&object(volume), deadline, self.remove_volume(&view))).await
+        in_time(deadline, volume, self.turns.take(&object(volume), deadline, self.remove_volume(&view, engine))).await
     }
 
-    async fn remove_volume(&self, view: &VolumeView) -> Result<(), Fault> {
-        // Docker removes only volumes that none of its containers uses: users that it has forgotten, in a crash, are none.
-        for lease in self.daemon.lease_list().await? {
-            if lease.volume == view.volume && lease.user.is_some_and(|user| user.front_end == FrontEnd::Docker) {
-                for _ in 0..lease.mounts.unwrap_or(1).max(1) {
-                    self.daemon.lease_remove(lease.id).await?;
-                }
+    async fn remove_volume(&self, view: &VolumeView, engine: FrontEnd) -> Result<(), Fault> {
+        let mut leases = self.daemon.lease_list().await?;
+        leases.retain(|lease| lease.volume == view.volume);
+        let is_own = |lease: &LeaseView| lease.user.as_ref().and_then(|user| engine::is_own(engine, user));
+        if let Some(user) =
+            leases.iter().find(|lease| is_own(lease) == Some(false)).and_then(|lease| lease.user.as_ref())
+        {
+            let (other, name) = (user.front_end, &view.volume.name);
+            return Err(Fault::new(Code::InUse, object(&view.volume), format!("a container of {other} uses it")).hint(
+                format!(
+                    "remove the containers of `{other} ps -a --filter volume={name}`, then `{other} volume rm {name}`"
+                ),
+            ));
+        }
+        // An engine removes only volumes that none of its containers uses: users that it has forgotten, in a crash, are none.
+        for lease in leases.iter().filter(|lease| is_own(lease) == Some(true)) {
+            for _ in 0..lease.mounts.unwrap_or(1).max(1) {
+                self.daemon.lease_remove(lease.id).await?;
             }
         }
         self.daemon.volume_remove(&view.volume, Removal::default()).await?;
@@ -107,14 +118,14 @@ impl Plugin {
     }
 
     /// `VolumeDriver.Mount`: mounts a volume for its tenant, until each of its users has unmounted it as often as it has mounted it.
-    pub async fn mount(&self, request: &Use, deadline: Instant) -> Result<PathBuf, Fault> {
+    pub async fn mount(&self, request: &Use, engine: FrontEnd, deadline: Instant) -> Result<PathBuf, Fault> {
         let view = self.find(&request.name).await?;
         let volume = view.volume;
         let tenant = view.tenant.or(view.default_tenant).unwrap_or_else(|| volume.name.clone());
         let mount = async {
             self.ensure_tenant(&tenant, None).await?;
             let (tenant, volumes) = (tenant.clone(), vec![volume.clone()]);
-            let request = LeaseCreate { tenant, volumes, pid: None, user: Some(user(request)) };
+            let request = LeaseCreate { tenant, volumes, pid: None, user: Some(user(request, engine)) };
             // Counted once, however often it is repeated.
             let daemon = self.daemon.clone().with_one_request();
             let mut mounting = tokio::spawn(async move { patiently(|| daemon.lease_create(&request)).await });
@@ -132,16 +143,20 @@ impl Plugin {
     }
 
     /// `VolumeDriver.Unmount`: one mount less. Succeeds for a volume that is not mounted, or no longer exists.
-    pub async fn unmount(&self, request: &Use, deadline: Instant) -> Result<(), Fault> {
-        let (name, user, daemon) = (request.name.clone(), user(request), self.daemon.clone().with_wait(PATIENT));
+    pub async fn unmount(&self, request: &Use, engine: FrontEnd, deadline: Instant) -> Result<(), Fault> {
+        let (name, user, daemon) =
+            (request.name.clone(), user(request, engine), self.daemon.clone().with_wait(PATIENT));
         // Docker does not repeat it, so it waits for no turn, and goes on when Docker has given up waiting.
         let unmounting = tokio::spawn(async move {
-            for lease in patiently(|| daemon.lease_list()).await? {
-                if lease.user.as_ref() == Some(&user) && lease.volume.name.as_str() == name {
-                    // Counted once, however often it is repeated.
-                    let daemon = daemon.clone().with_one_request();
-                    patiently(|| daemon.lease_remove(lease.id)).await?;
-                }
+            let mut leases = patiently(|| daemon.lease_list()).await?;
+            let has_id = |found: &LeaseUser| found.id == user.id && engine::is_own(engine, found).is_some();
+            leases.retain(|lease| lease.volume.name.as_str() == name && lease.user.as_ref().is_some_and(has_id));
+            // Earlier versions took Podman for Docker.
+            let is_known = leases.iter().any(|lease| lease.user.as_ref() == Some(&user));
+            for lease in leases.iter().filter(|lease| !is_known || lease.user.as_ref() == Some(&user)) {
+                // Counted once, however often it is repeated.
+                let daemon = daemon.clone().with_one_request();
+                patiently(|| daemon.lease_remove(lease.id)).await?;
             }
             Ok(())
         });
@@ -348,8 +363,8 @@ fn without_snapshots(mut volumes: Vec<VolumeView>) -> Vec<VolumeView> {
     volumes
 }
 
-fn user(request: &Use) -> LeaseUser {
-    LeaseUser { front_end: FrontEnd::Docker, id: request.id.clone() }
+fn user(request: &Use, engine: FrontEnd) -> LeaseUser {
+    LeaseUser { front_end: engine, id: request.id.clone() }
 }
 
 fn checked_name(name: &str) -> Result<Name, Fault> {

@@ -15,7 +15,9 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::FrontEnd;
 use bulkhead_front_end::Connections;
+use bulkhead_sys::roots::Roots;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -28,7 +30,7 @@ use crate::plugin::Plugin;
 use crate::protocol::{
     Activated, Capabilities, CapabilitiesReply, Create, Got, Listed, MEDIA_TYPE, Mounted, Named, Outcome, Use,
 };
-use crate::{advice, repeat};
+use crate::{advice, engine, repeat};
 
 /// Largest request body that is read, in bytes: 14 options fit in a fraction of it.
 pub const MAX_BODY_BYTES: usize = 64 << 10;
@@ -76,18 +78,21 @@ impl Limits {
     }
 }
 
-/// Answers requests on a socket until `stop` resolves.
+/// Answers requests on a socket until `stop` resolves. `roots`: where the names of its clients' processes are found.
 ///
 /// # Errors
 /// When the socket fails.
 pub async fn serve(
     listener: UnixListener,
     plugin: Plugin,
+    roots: &Roots,
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let router = router(plugin, limits);
-    let answer = |stream| answer(stream, router.clone(), limits);
+    let answer = |stream: UnixStream| {
+        let context = Context { plugin: plugin.clone(), engine: engine::of(roots, &stream), limits };
+        answer(stream, router(context), limits)
+    };
     Connections::accept(&listener, limits.connections, stop, answer).await?.finish().await;
     Ok(())
 }
@@ -106,10 +111,12 @@ async fn answer(stream: UnixStream, router: Router, limits: Limits) {
 #[derive(Clone, Debug)]
 struct Context {
     plugin: Plugin,
+    /// The client.
+    engine: FrontEnd,
     limits: Limits,
 }
 
-fn router(plugin: Plugin, limits: Limits) -> Router {
+fn router(context: Context) -> Router {
     let activated = || async { reply(&Activated { implements: ["VolumeDriver"] }) };
     let capabilities = || async { reply(&CapabilitiesReply { capabilities: Capabilities { scope: "local" } }) };
     Router::new()
@@ -124,7 +131,7 @@ fn router(plugin: Plugin, limits: Limits) -> Router {
         .route("/VolumeDriver.List", post(list))
         .fallback(async |request: Request| unknown(&request, StatusCode::NOT_FOUND))
         .method_not_allowed_fallback(async |request: Request| unknown(&request, StatusCode::METHOD_NOT_ALLOWED))
-        .with_state(Context { plugin, limits })
+        .with_state(context)
 }
 
 async fn create(State(context): State<Context>, body: Body) -> Response {
@@ -135,22 +142,25 @@ async fn create(State(context): State<Context>, body: Body) -> Response {
 }
 
 async fn remove(State(context): State<Context>, body: Body) -> Response {
-    respond("Remove", body, context, |plugin, request: Arc<Named>, deadline| async move {
-        plugin.remove(&request.name, deadline).await.map(|()| Outcome::default())
+    let engine = context.engine;
+    respond("Remove", body, context, move |plugin, request: Arc<Named>, deadline| async move {
+        plugin.remove(&request.name, engine, deadline).await.map(|()| Outcome::default())
     })
     .await
 }
 
 async fn mount(State(context): State<Context>, body: Body) -> Response {
-    respond("Mount", body, context, |plugin, request: Arc<Use>, deadline| async move {
-        plugin.mount(&request, deadline).await.map(Mounted::at)
+    let engine = context.engine;
+    respond("Mount", body, context, move |plugin, request: Arc<Use>, deadline| async move {
+        plugin.mount(&request, engine, deadline).await.map(Mounted::at)
     })
     .await
 }
 
 async fn unmount(State(context): State<Context>, body: Body) -> Response {
-    respond("Unmount", body, context, |plugin, request: Arc<Use>, deadline| async move {
-        plugin.unmount(&request, deadline).await.map(|()| Outcome::default())
+    let engine = context.engine;
+    respond("Unmount", body, context, move |plugin, request: Arc<Use>, deadline| async move {
+        plugin.unmount(&request, engine, deadline).await.map(|()| Outcome::default())
     })
     .await
 }

@@ -17,6 +17,7 @@ use bulkhead_core::units::Bytes;
 use bulkhead_engine::daemon::{DaemonOptions, run_until, simulated_host, simulated_observation};
 use bulkhead_engine::engine::Dirs;
 use bulkhead_engine::host::Host;
+use bulkhead_sys::roots::Roots;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::net::UnixListener;
@@ -34,6 +35,7 @@ struct Stack {
     dir: TempDir,
     host: Arc<dyn Host>,
     daemon: Client,
+    /// The plugin, as Docker's client.
     engine: Client,
     limits: Limits,
     tasks: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
@@ -83,17 +85,32 @@ impl Stack {
     }
 
     async fn start_plugin(&mut self, pool: Option<&str>) {
+        let socket = self.engine.socket().to_owned();
+        self.start_plugin_at(&socket, pool, Roots::host()).await;
+    }
+
+    /// A plugin that takes this process for Podman; its client.
+    async fn start_plugin_of_podman(&mut self) -> Client {
+        let (socket, roots) = (self.dir.path().join("podman.sock"), Roots::under(self.dir.path()));
+        let process = roots.proc.join(std::process::id().to_string());
+        std::fs::create_dir_all(&process).unwrap();
+        std::fs::write(process.join("comm"), "podman\n").unwrap();
+        self.start_plugin_at(&socket, None, roots).await;
+        Client::new(socket)
+    }
+
+    async fn start_plugin_at(&mut self, socket: &Path, pool: Option<&str>, roots: Roots) {
         let defaults = Defaults { pool: pool.map(|pool| pool.parse().unwrap()), size: Bytes::mib(64) };
         let plugin = Plugin::new(self.daemon.clone(), defaults);
-        let _ = std::fs::remove_file(self.engine.socket());
-        let listener = UnixListener::bind(self.engine.socket()).unwrap();
+        let _ = std::fs::remove_file(socket);
+        let listener = UnixListener::bind(socket).unwrap();
         let (stop, stopped) = oneshot::channel();
         let limits = self.limits;
         let task = tokio::spawn(async move {
             let stop = async {
                 let _ = stopped.await;
             };
-            serve(listener, plugin, limits, stop).await.unwrap();
+            serve(listener, plugin, &roots, limits, stop).await.unwrap();
         });
         self.tasks.push((stop, task));
     }

@@ -32,6 +32,13 @@ pub fn parent(roots: &Roots, pid: u32) -> Option<u32> {
     field(&stat, 4)?.parse().ok()
 }
 
+/// The name of a process (`/proc/PID/comm`): of its program, in 15 bytes, unless it has changed it; `None` if there is no such process.
+#[must_use]
+pub fn name(roots: &Roots, pid: u32) -> Option<String> {
+    let name = fs::read(roots.proc.join(pid.to_string()).join("comm")).ok()?;
+    Some(String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned())
+}
+
 /// Open files of a process, by the links in `/proc/PID/fd`; empty if it has exited.
 ///
 /// # Errors
@@ -238,5 +245,14 @@ mod tests {
         assert_eq!(start_time(&roots, u32::MAX), None);
         assert_eq!(parent(&roots, std::process::id()), Some(std::os::unix::process::parent_id()));
         assert_eq!(parent(&roots, u32::MAX), None);
+    }
+
+    #[test]
+    fn a_process_has_the_name_of_its_program() {
+        let roots = Roots::host();
+        let program = std::env::current_exe().unwrap();
+        let found = name(&roots, std::process::id()).unwrap();
+        assert!(program.file_name().unwrap().to_str().unwrap().starts_with(&found), "{found}");
+        assert_eq!(name(&roots, u32::MAX), None);
     }
 }

@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum FrontEnd {
-    /// Docker or Podman, through the volume plugin.
+    /// Docker, through the volume plugin; of volumes and tenants also Podman, which has the same plugin and the same names.
     Docker,
+    /// Podman, through the volume plugin, as the user of a volume.
+    Podman,
     /// Kubernetes or another orchestrator, through the CSI driver.
     Csi,
     /// `bulkhead device calibrate`, for its scratch volumes and tenants.
@@ -19,13 +21,14 @@ pub enum FrontEnd {
 
 impl FrontEnd {
     /// All front ends.
-    pub const ALL: [Self; 3] = [Self::Docker, Self::Csi, Self::Calibration];
+    pub const ALL: [Self; 4] = [Self::Docker, Self::Podman, Self::Csi, Self::Calibration];
 
     /// Its word in LVM tags and output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Docker => "docker",
+            Self::Podman => "podman",
             Self::Csi => "csi",
             Self::Calibration => "calibration",
         }

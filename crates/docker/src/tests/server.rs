@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bulkhead_api::client::Client;
 use bulkhead_core::units::Bytes;
+use bulkhead_sys::roots::Roots;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -30,7 +31,8 @@ async fn a_client_that_sends_no_request_is_disconnected() {
     let listener = UnixListener::bind(&socket).unwrap();
     let plugin = Plugin::new(Client::new(dir.path().join("none")), Defaults { pool: None, size: Bytes::mib(64) });
     let limits = Limits { patience: Duration::from_millis(20), ..Limits::default() };
-    let server = tokio::spawn(serve(listener, plugin, limits, std::future::pending()));
+    let server =
+        tokio::spawn(async move { serve(listener, plugin, &Roots::host(), limits, std::future::pending()).await });
     for sent in
         ["", "POST /VolumeDriver.List HTTP/1.1\r\n", "POST /VolumeDriver.Get HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"]
     {

@@ -225,6 +225,53 @@ async fn a_lease_that_was_never_returned_does_not_keep_a_volume() {
 }
 
 #[tokio::test]
+async fn a_volume_that_a_container_of_the_other_engine_uses_is_not_removed() {
+    let mut stack = Stack::start().await;
+    let (docker, podman) = (stack.engine.clone(), stack.start_plugin_of_podman().await);
+    stack.create("db", &[]).await.unwrap();
+    for (user, remover, [name, other]) in
+        [(&docker, &podman, ["docker", "podman"]), (&podman, &docker, ["podman", "docker"])]
+    {
+        stack.engine = user.clone();
+        let at = stack.mount("db", "1").await.unwrap();
+        assert_eq!(stack.daemon.lease_list().await.unwrap()[0].user.as_ref().unwrap().front_end.as_str(), name);
+        stack.engine = remover.clone();
+        stack.mount("db", "2").await.unwrap();
+        let error = stack.remove("db").await.unwrap_err();
+        let expected = format!("volume fast/db: a container of {name} uses it; remove the containers of `{name} ps ");
+        assert!(error.starts_with(&expected), "{other}: {error}");
+        // Neither's lease has ended.
+        assert_eq!(stack.daemon.lease_list().await.unwrap().len(), 2);
+        stack.unmount("db", "2").await.unwrap();
+        stack.engine = user.clone();
+        stack.unmount("db", "1").await.unwrap();
+        assert!(!stack.is_mounted(&at));
+    }
+    // Forgotten users of its own do not keep an engine from removing it.
+    stack.mount("db", "forgotten").await.unwrap();
+    stack.remove("db").await.unwrap();
+    assert!(stack.daemon.lease_list().await.unwrap().is_empty());
+}
+
+/// Earlier versions recorded containers of Podman as Docker's.
+#[tokio::test]
+async fn a_lease_of_podman_that_an_earlier_version_has_recorded_is_returned() {
+    let mut stack = Stack::start().await;
+    let (docker, podman) = (stack.engine.clone(), stack.start_plugin_of_podman().await);
+    stack.create("db", &[]).await.unwrap();
+    let at = stack.mount("db", "1").await.unwrap();
+    stack.engine = podman;
+    // `podman cp` mounts it once more, and unmounts it.
+    stack.mount("db", "1").await.unwrap();
+    stack.unmount("db", "1").await.unwrap();
+    assert!(stack.is_mounted(&at));
+    stack.unmount("db", "1").await.unwrap();
+    assert!(!stack.is_mounted(&at));
+    stack.engine = docker;
+    stack.remove("db").await.unwrap();
+}
+
+#[tokio::test]
 async fn names_that_are_not_names_are_refused() {
     let stack = Stack::start().await;
     for name in ["", "../etc", "a/b", "a b", ".hidden", "-x", "snapshot1", &"x".repeat(65), "ü", "a\0b"] {

@@ -32,6 +32,17 @@ const STORAGE: &str = "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/containers/
 /// What a container of the image does by default: it appends to a file of the volume.
 const COMMAND: &str = r#"CMD ["sh", "-c", "i=0; cd /var/lib/mysql; while :; do i=$((i + 1)); echo $i >> log; sync log; sleep .05; done"]"#;
 
+/// Asks the plugin to remove the volume, and prints the answer.
+const REMOVE: &str = r#"
+import http.client, socket
+
+connection = http.client.HTTPConnection("plugin")
+connection.sock = socket.socket(socket.AF_UNIX)
+connection.sock.connect("/run/docker/plugins/bulkhead.sock")
+connection.request("POST", "/VolumeDriver.Remove", '{"Name": "db"}')
+print(connection.getresponse().read().decode())
+"#;
+
 /// The file with the synced lines of the volume, on the host.
 const LOG: &str = "/run/bulkhead/mnt/data/db/log";
 
@@ -91,6 +102,9 @@ async fn life(ctx: &Ctx) -> Result<()> {
     keeps_writing(ctx, written, LIMIT, "the container writes").await?;
     podman("run --rm -v db:/data docker.io/library/mariadb cat /data/log").await?;
     keeps_writing(ctx, written, LIMIT, "it writes after another user has ended").await?;
+    // Another client than Podman is taken for Docker.
+    let answer = ctx.machine.run(&["python3", "-c", REMOVE]).await?.success("a request to the plugin")?.stdout;
+    ensure!(answer.contains("a container of podman uses it"), "{answer}");
     let charged = |view: &serde_json::Value| view["server_io"]["written_bytes"].as_u64();
     let before = json(ctx, &["tenant", "inspect", "db"]).await?;
     keeps_writing(ctx, written, LIMIT, "it keeps writing").await?;
