@@ -19,6 +19,7 @@ mod merging;
 mod monitoring;
 mod observe;
 mod observe_faults;
+mod plain;
 mod service;
 mod sharing;
 mod slow;
@@ -29,6 +30,7 @@ mod tenants;
 mod thin;
 mod transfer;
 mod trim;
+mod tutorial;
 mod volumes;
 mod xfs;
 
@@ -52,6 +54,7 @@ const LONG: &[(&str, &str)] = &[
     ("layers_power_cut_loses", "volume_flushes"),
     ("observation_under_stress", "journal_attribution"),
     ("peers_hold", "peers_share"),
+    ("plain_processes", "systemd_slices"),
     ("podman_runtime", "docker_in_slice"),
     ("podman_volumes", "docker_volumes"),
     ("send_receive_others", "send_receive"),
@@ -62,6 +65,7 @@ const LONG: &[(&str, &str)] = &[
     ("thin_clones_share", "peers_share"),
     ("volume_copies_others", "volume_copies"),
     ("volume_life_others", "volume_life"),
+    ("which_container", "docker_in_slice"),
     ("xfs_attribution_internal", "xfs_attribution"),
 ];
 
@@ -90,6 +94,7 @@ pub fn all() -> Vec<&'static Case> {
         suites::CASES,
         service::CASES,
         systemd::CASES,
+        plain::CASES,
         docker::CASES,
         csi::CASES,
         slow::CASES,

@@ -1,5 +1,6 @@
 //! Real container engines together with Bulkhead: containers that are started in a tenant's slice, and the volume plugin.
 
+mod blame;
 mod engine;
 mod events;
 mod image;
@@ -8,7 +9,6 @@ mod parallel;
 mod podman;
 mod reboot;
 mod runtime;
-mod tutorial;
 mod volumes;
 
 use std::time::Duration;
@@ -22,6 +22,9 @@ use crate::kernels::Kernel;
 /// A machine with memory for a hundred block servers.
 const PARALLEL: Profile =
     Profile { name: "parallel", disks: &[DiskSpec::new(DiskModel::Fast, 4096)], memory_mib: 4096, ..SMP };
+
+/// A machine whose disk is the bottleneck.
+const SHARED_DISK: Profile = Profile { name: "shared-disk", disks: &[DiskSpec::new(DiskModel::Hdd, 4096)], ..SYSTEMD };
 
 /// Run by name only: three boots with Docker, and a hundred kills, take too long for every run.
 pub(super) const SOAK: &[Case] = &[DOCKER_REBOOT, DOCKER_PARALLEL_100];
@@ -57,6 +60,15 @@ const DOCKER_PARALLEL_100: Case = Case {
 
 pub(super) const CASES: &[Case] = &[
     DOCKER_PARALLEL,
+    Case {
+        name: "which_container",
+        about: "docs/which-container.md shows what its commands print on a host with a stock Docker and nothing of Bulkhead's but the \
+                program: the container whose writes delay another one's fsync is named",
+        kernels: &[Kernel::V6_12],
+        profile: SHARED_DISK,
+        limit: Duration::from_secs(500),
+        run: |ctx| Box::pin(blame::which_container(ctx)),
+    },
     Case {
         name: "docker_in_slice",
         about: "a stock Docker starts a container in a tenant's slice: the tenant is charged for its volume, journal \

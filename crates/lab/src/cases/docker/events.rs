@@ -5,10 +5,10 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json as value;
 
 use super::engine::{Docker, LIMIT, WRITER, link};
-use super::tutorial;
 use crate::case::{Ctx, Outcome};
 use crate::cases::host::{json, kernel_is_silent};
 use crate::cases::systemd::{install, keeps_writing, purge};
+use crate::cases::tutorial;
 
 /// What a container of the image `mariadb` does by default: it appends to a file of the volume.
 const COMMAND: &str = r#"CMD ["sh", "-c", "i=0; cd /var/lib/mysql; while :; do i=$((i + 1)); echo $i >> log; sync log; sleep .05; done"]"#;

@@ -3,10 +3,10 @@
 use anyhow::{Context as _, Result, ensure};
 
 use super::engine::{LIMIT, fill_box, link, unlink};
-use super::tutorial;
 use crate::case::{Ctx, Outcome};
 use crate::cases::host::{json, kernel_is_silent};
 use crate::cases::systemd::{install, keeps_writing, no_package, purge};
+use crate::cases::tutorial;
 
 /// The packages of Podman, with the libraries that the guest does not have.
 const PACKAGES: [&str; 12] = [
