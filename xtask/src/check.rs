@@ -12,6 +12,7 @@ use bulkhead_lab::{Cache, Stream, say};
 use serde::Deserialize;
 
 use crate::lab::workspace;
+use crate::licences;
 
 /// The version to install if none is installed.
 const CARGO_DENY_VERSION: &str = "0.20.2";
@@ -179,9 +180,10 @@ pub(crate) fn dependencies() -> Result<()> {
     Ok(())
 }
 
-/// Checks the dependencies with cargo-deny, and records them as clean.
+/// Checks the dependencies with cargo-deny, and records them as clean, and the licences of those that are shipped.
 pub(crate) fn record_dependencies() -> Result<()> {
     deny()?;
+    licences::write()?;
     let path = workspace().join(CHECKED);
     std::fs::write(&path, format!("{}\n", checked(&workspace())?))
         .with_context(|| format!("cannot write {}", path.display()))
@@ -258,6 +260,23 @@ pub(crate) fn run_command(program: &std::path::Path, args: &[&str]) -> Result<()
     }
     say::progress(format!("`{shown}` took {:.0} s", began.elapsed().as_secs_f64()));
     Ok(())
+}
+
+/// Runs a program, and returns what it prints.
+///
+/// # Errors
+/// If it cannot be started, or fails.
+#[expect(clippy::disallowed_methods, reason = "a development command runs cargo itself")]
+pub(crate) fn output_of(program: &Path, args: &[&str]) -> Result<Vec<u8>> {
+    let shown = format!("{} {}", program.display(), args.join(" "));
+    let output = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot run {shown}"))?;
+    ensure!(output.status.success(), "`{shown}` failed ({})", output.status);
+    Ok(output.stdout)
 }
 
 #[cfg(test)]

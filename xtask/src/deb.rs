@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use bulkhead_lab::host_command;
 
 use crate::check::{QUICKLY, cargo, installed, run_command};
@@ -12,6 +12,9 @@ use crate::lab::{programs_dir, target_dir, workspace};
 
 /// The version to install if none is installed.
 const CARGO_DEB_VERSION: &str = "3.8.0";
+
+/// Largest size of the shipped program without symbols.
+const MAX_PROGRAM_BYTES: u64 = 25_000_000;
 
 /// Completions, by shell, with their file names in the package.
 const COMPLETIONS: [(&str, &str); 3] = [("bash", "bulkhead.bash"), ("zsh", "_bulkhead"), ("fish", "bulkhead.fish")];
@@ -44,8 +47,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             profile(is_release),
         ])?;
     }
+    if is_release {
+        is_small(&programs_dir(is_release).join("bulkhead"))?;
+    }
     let package = make(is_release)?;
     bulkhead_lab::say::progress(format!("built {}", package.display()));
+    Ok(())
+}
+
+/// Fails if a program, without symbols, has more than [`MAX_PROGRAM_BYTES`].
+fn is_small(program: &Path) -> Result<()> {
+    let stripped = target_dir().join("packaging/stripped");
+    let [from, to] = [program, &stripped].map(|path| path.to_string_lossy().into_owned());
+    run_command(Path::new("strip"), &["-o", &to, &from])?;
+    let bytes = std::fs::metadata(&stripped).with_context(|| format!("cannot read {}", stripped.display()))?.len();
+    ensure!(
+        bytes <= MAX_PROGRAM_BYTES,
+        "{} has {bytes} bytes without symbols, more than {MAX_PROGRAM_BYTES}: see [profile.release] in Cargo.toml",
+        program.display()
+    );
+    bulkhead_lab::say::progress(format!("{} has {bytes} bytes without symbols", program.display()));
     Ok(())
 }
 

@@ -7,6 +7,7 @@ mod demo;
 mod evidence;
 mod fuzz;
 mod lab;
+mod licences;
 mod test;
 
 use std::io::Write as _;
@@ -25,7 +26,8 @@ struct Cli {
 enum Command {
     /// Formatting, lints, tests and licences: everything that runs without a virtual machine.
     Check,
-    /// Checks licences and sources of the dependencies with cargo-deny and records the result, which `check` relies on until they change.
+    /// Checks licences and sources of the dependencies with cargo-deny and records the result, which `check` relies on until they change;
+    /// collects the licences of what is shipped.
     Deny,
     /// Builds the Debian package in target/debian.
     Deb(deb::Arguments),
