@@ -1,4 +1,4 @@
-//! Selection of one image among several, by name and platform.
+//! Selection of one image among those that match `--reference`: the best match for the platform, unless images with different names match it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
