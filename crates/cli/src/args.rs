@@ -128,12 +128,12 @@ pub(crate) enum Command {
     Host,
     /// Run the volume plugin for Docker and Podman
     ///
-    /// Started by systemd when Docker or Podman uses a volume of the driver `bulkhead`. It has no state: it translates their requests for the
-    /// daemon.
+    /// Started by systemd when Docker or Podman uses a volume of the driver `bulkhead`. Stateless: translates the engines' requests into
+    /// requests to the daemon.
     DockerPlugin(DockerArgs),
     /// Run the CSI driver for Kubernetes
     ///
-    /// Answers the calls of the Container Storage Interface. It has no state: it translates them for the daemon of this node.
+    /// Serves the Container Storage Interface. Stateless: translates its calls into requests to this node's daemon.
     Csi(CsiArgs),
     /// Demonstrate the effect of a noisy neighbour on fsync on this machine, without and with Bulkhead
     Demo(DemoArgs),

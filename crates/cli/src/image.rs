@@ -157,7 +157,7 @@ mod tests {
             (["rootfs", "--containerd-namespace=k8s.io"], "--containerd-namespace"),
             (["podman:web", "--containerd-namespace=k8s.io"], "Podman has no namespaces"),
             (["containerd:web", "--containerd-namespace=a/b"], "is not a namespace"),
-            (["nerdctl:web", "--strict"], "not a transport"),
+            (["nerdctl:web", "--strict"], "is not an image transport"),
         ] {
             let fault = image_name(&args(&[&words[..], &["files/web"]].concat())).unwrap_err();
             assert!(fault.to_string().contains(said), "{fault}");

@@ -43,9 +43,9 @@ impl Calls {
         match tokio::time::timeout(self.patience, task).await {
             Ok(Ok(ended)) => ended.map(Response::new),
             Ok(Err(_)) => Err(Status::internal(format!("{object}: the call was aborted"))),
-            Err(_) => {
-                Err(Status::aborted(format!("{object}: it is in progress; `bulkhead job ls` shows how far it is")))
-            }
+            Err(_) => Err(Status::aborted(format!(
+                "{object}: the call is still in progress; `bulkhead job ls` shows its progress"
+            ))),
         }
     }
 }

@@ -74,7 +74,9 @@ impl Use {
     /// `InvalidArgument`.
     pub fn check_fs(&self, found: FsKind) -> Result<(), Fault> {
         match self.fs {
-            Some(wanted) if wanted != found => Err(invalid(&format!("it is for {wanted}, and the volume has {found}"))),
+            Some(wanted) if wanted != found => {
+                Err(invalid(&format!("file system {wanted} is requested, and the volume has {found}")))
+            }
             _ => Ok(()),
         }
     }
@@ -86,13 +88,13 @@ impl Use {
 /// `InvalidArgument` without capabilities, and for one that no volume has, as [`Use::parse`].
 pub fn check(capabilities: &[VolumeCapability]) -> Result<Option<FsKind>, Fault> {
     if capabilities.is_empty() {
-        return Err(invalid("there is none"));
+        return Err(invalid("it is missing"));
     }
     let mut wanted = None;
     for capability in capabilities {
         let fs = Use::parse(capability)?.fs;
         if fs.is_some() && wanted.is_some() && fs != wanted {
-            return Err(invalid("they name two file systems"));
+            return Err(invalid("two file systems are requested"));
         }
         wanted = wanted.or(fs);
     }
@@ -111,8 +113,9 @@ fn flags(words: &[String]) -> Result<MountFlags, Fault> {
             "nosuid" => flags.nosuid = true,
             // Not shown: it may be confidential.
             _ => {
-                return Err(invalid("it has a mount flag that no volume can be mounted with")
-                    .hint(format!("the flags are {}", FLAGS.join(", "))));
+                return Err(
+                    invalid("it has an unsupported mount flag").hint(format!("supported flags: {}", FLAGS.join(", ")))
+                );
             }
         }
     }

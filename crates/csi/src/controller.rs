@@ -94,10 +94,10 @@ impl Controller {
         let mut pools: Vec<Name> = self.daemon.pool_list().await?.into_iter().map(|pool| pool.name).collect();
         match pools.len() {
             1 => Ok(pools.remove(0)),
-            0 => Err(Fault::new(Code::Unsupported, "pool", "this node has none")
+            0 => Err(Fault::new(Code::Unsupported, "pool", "this node has no pool")
                 .hint("create one with `bulkhead pool create`")),
             _ => {
-                Err(Fault::new(Code::InvalidArgument, "parameter \"pool\"", "there is no default among several pools")
+                Err(Fault::new(Code::InvalidArgument, "parameter \"pool\"", "there are several pools, and no default")
                     .hint("set the parameter `pool` in the StorageClass, or start the driver with --pool"))
             }
         }

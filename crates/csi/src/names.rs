@@ -2,7 +2,7 @@
 //!
 //! A volume or snapshot is identified by `POOL/NAME`. Its name in the pool follows from the name that the orchestrator asks for, so that
 //! a repeated request finds what an earlier one made: the name itself where a pool allows it, a hash of it otherwise. Volumes and
-//! snapshots share a pool's name space, but not the orchestrator's: names of snapshots get a prefix that no volume has.
+//! snapshots share a pool's namespace, but not the orchestrator's: names of snapshots get a prefix that no volume has.
 
 use std::fmt::Write as _;
 

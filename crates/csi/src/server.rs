@@ -148,7 +148,7 @@ async fn call(
 ) -> Result<Response<axum::body::Body>, Infallible> {
     let (name, started) = (request.uri().path().to_owned(), Instant::now());
     if request.method() != Method::POST {
-        let status = Status::unimplemented(format!("{} is not the method of a call", request.method()));
+        let status = Status::unimplemented(format!("HTTP method {}: gRPC requires POST", request.method()));
         return Ok(status.into_http::<tonic::body::Body>().into_response());
     }
     let answer = match tokio::time::timeout(limit, routes.call(request)).await {

@@ -16,8 +16,8 @@ fn hint(reason: &Reason) -> Option<String> {
         Reason::OnDemandNeedsThin { .. } => "omit --opt provision=on-demand, or choose another --opt pool".to_owned(),
         Reason::NoSuchPool { .. } => "`bulkhead pool ls` lists the pools for --opt pool".to_owned(),
         Reason::DaemonUnreachable => "start it: `systemctl start bulkhead`".to_owned(),
-        Reason::RemovalOfAttached { tenant, .. } => {
-            format!("stop the containers that use it; `bulkhead tenant inspect {tenant}` shows what does")
+        Reason::RemovalOfAttached { volume, tenant } => {
+            format!("stop what uses it, then detach it: `bulkhead tenant set {tenant} --detach {volume}`")
         }
         _ => return None,
     })

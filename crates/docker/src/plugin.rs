@@ -1,7 +1,8 @@
 //! What each request of the protocol does, by requests to the daemon.
 //!
-//! Docker has one name space for volumes, Bulkhead one in each pool: a Docker name means the only volume of that name that Docker has created,
-//! or else the one in the default pool, or else the only one. Volumes that operators or other front ends have created can be used like Docker's own.
+//! Docker has one namespace for volumes, Bulkhead one in each pool: a Docker name resolves to the only volume of that name that Docker created,
+//! else to the one in the default pool, else to the only one with that name. Volumes that operators or other front ends have created can be used
+//! like Docker's own.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -258,7 +259,7 @@ impl Plugin {
             _ => Err(Fault::new(
                 Code::InvalidArgument,
                 format!("volume {name}"),
-                format!("there is no default among the pools {}", listed(&pools)),
+                format!("there are several pools ({}), and no default", listed(&pools)),
             )
             .hint("set --opt pool=POOL, or start the plugin with --pool POOL")),
         }
@@ -338,9 +339,9 @@ fn goes_on(volume: &impl Display) -> Fault {
     Fault::new(
         Code::Unavailable,
         format!("volume {volume}"),
-        "it takes longer than container engines wait, and goes on",
+        "it takes longer than the engine waits, and the daemon continues it",
     )
-    .hint("`bulkhead job ls` shows how far it is; then repeat the command")
+    .hint("repeat the command when `bulkhead job ls` shows that it has finished")
 }
 
 /// Repeats a request that is pursued after Docker has given up.
@@ -353,7 +354,7 @@ async fn give_back(daemon: Client, mounting: JoinHandle<Result<LeaseReply, Fault
     let Ok(Ok(reply)) = mounting.await else { return };
     for lease in reply.leases {
         if let Err(fault) = daemon.lease_remove(lease.id).await {
-            tracing::warn!(volume = %lease.volume, %fault, "a mount that took too long is left");
+            tracing::warn!(volume = %lease.volume, %fault, "cannot undo a mount that timed out");
         }
     }
 }

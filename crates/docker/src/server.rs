@@ -227,8 +227,8 @@ async fn read<T: DeserializeOwned>(body: Body, patience: Duration) -> Result<T, 
     let bytes: Bytes = tokio::time::timeout(patience, axum::body::to_bytes(body, MAX_BODY_BYTES))
         .await
         .map_err(|_| invalid(format!("its body was not complete after {patience:?}")))?
-        .map_err(|error| invalid(format!("its body cannot be read (at most {MAX_BODY_BYTES} bytes are): {error}")))?;
-    serde_json::from_slice(&bytes).map_err(|error| invalid(format!("its body is not what the protocol says: {error}")))
+        .map_err(|error| invalid(format!("its body cannot be read (limit {MAX_BODY_BYTES} bytes): {error}")))?;
+    serde_json::from_slice(&bytes).map_err(|error| invalid(format!("its body is malformed: {error}")))
 }
 
 fn failed(operation: &'static str, fault: &Fault) -> Response {

@@ -35,7 +35,7 @@ impl Turns {
         work: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
         let Ok(turn) = timeout_at(deadline, self.free.acquire()).await else {
-            return Err(Fault::new(Code::Unavailable, object, "it has not begun: too many requests came before it")
+            return Err(Fault::new(Code::Unavailable, object, "not started: too many earlier requests")
                 .hint("repeat the command"));
         };
         tokio::pin!(work);

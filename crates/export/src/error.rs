@@ -16,7 +16,7 @@ pub(crate) fn shown(text: &str) -> String {
     text.trim().chars().take(SHOWN).flat_map(char::escape_debug).collect()
 }
 
-/// Why an image cannot be had from a runtime.
+/// Why a runtime does not provide an image.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// Nothing listens on the socket.
@@ -47,7 +47,7 @@ pub enum ExportError {
         message: String,
     },
     /// The runtime refused the request.
-    #[error("{runtime} refused it with status {status}: {message}")]
+    #[error("{runtime} refused the request with status {status}: {message}")]
     Refused {
         /// The runtime.
         runtime: Runtime,
@@ -57,7 +57,7 @@ pub enum ExportError {
         message: String,
     },
     /// The answer is not one of HTTP or gRPC, or the connection ended within it.
-    #[error("{runtime} ended the answer early, or does not speak the API of {runtime}")]
+    #[error("the answer ended early, or the service on that socket is not {runtime}")]
     Answer {
         /// The runtime.
         runtime: Runtime,
@@ -80,7 +80,7 @@ pub enum ExportError {
         cause: String,
     },
     /// The documents of an image exceed the limits.
-    #[error("the image's indexes and manifests have more than 64 MiB, or are nested deeper than 4 levels")]
+    #[error("the image's indexes and manifests are larger than 64 MiB, or nested deeper than 4 levels")]
     TooLarge,
     /// The archive cannot be passed on.
     #[error("cannot write the archive")]
@@ -114,13 +114,13 @@ impl ExportError {
             Self::NoImage { runtime: Runtime::Containerd, .. } => (
                 Code::NotFound,
                 format!(
-                    "`ctr -n {} images ls` lists what there is; images of Kubernetes are in the namespace k8s.io, \
-                     and those of Docker in moby: --containerd-namespace",
+                    "`ctr -n {} images ls` lists the images; use `--containerd-namespace k8s.io` for images of Kubernetes, \
+                     `moby` for those of Docker",
                     image.namespace()
                 ),
             ),
             Self::NoImage { .. } => {
-                (Code::NotFound, format!("`{command} pull {}`; `{command} images` lists what there is", image.name()))
+                (Code::NotFound, format!("`{command} pull {}`; `{command} images` lists the images", image.name()))
             }
             Self::Refused { runtime: Runtime::Containerd, .. } => {
                 (Code::Unavailable, format!("try `ctr -n {} images export`", image.namespace()))

@@ -151,16 +151,16 @@ pub enum BadSource {
     )]
     Name(String),
     /// No such file, and no such transport.
-    #[error("there is no such file, and {0:?} is not a transport of images")]
+    #[error("there is no such file, and {0:?} is not an image transport")]
     Unknown(String),
     /// The namespace is malformed.
-    #[error("{0:?} is not a namespace: they have letters, digits and \"-_.\", and at most {MAX_NAMESPACE} bytes")]
+    #[error("{0:?} is not a namespace: a namespace has letters, digits and \"-_.\", and at most {MAX_NAMESPACE} bytes")]
     Namespace(String),
     /// A namespace of a runtime that has none.
     #[error("{0} has no namespaces")]
     NoNamespaces(Runtime),
     /// The transport of another program.
-    #[error("images cannot be imported by {transport:?}")]
+    #[error("transport {transport:?} is not supported")]
     Transport {
         /// The transport, without the colon.
         transport: String,

@@ -89,7 +89,7 @@ fn an_absent_image_is_reported_with_how_to_get_it() {
 fn a_refusal_is_reported_in_the_runtimes_words() {
     let fault = refused("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 12\r\n\r\nbad \x1b storage");
     assert_eq!(fault.code, Code::Unavailable);
-    assert!(fault.to_string().contains("refused it with status 500: bad \\u{1b} stora"), "{fault}");
+    assert!(fault.to_string().contains("refused the request with status 500: bad \\u{1b} stora"), "{fault}");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn an_answer_that_ends_early_is_an_error() {
     ] {
         let fault = refused(answer);
         assert_eq!(fault.code, Code::Unavailable, "{answer:?}: {fault}");
-        assert!(fault.to_string().contains("ended the answer early"), "{answer:?}: {fault}");
+        assert!(fault.to_string().contains("the answer ended early"), "{answer:?}: {fault}");
     }
 }
 

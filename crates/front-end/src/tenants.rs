@@ -50,6 +50,6 @@ pub async fn remove_unused(daemon: &Client, front_end: FrontEnd, name: &Name) {
         Ok::<(), Fault>(())
     };
     if let Err(fault) = unused.await {
-        tracing::warn!(tenant = %name, %fault, "the tenant of a removed volume is left");
+        tracing::warn!(tenant = %name, %fault, "cannot remove the tenant of a removed volume");
     }
 }

@@ -42,7 +42,7 @@ pub enum PlaceError {
         path: PathBuf,
     },
     /// Its configuration is larger than any that an engine writes.
-    #[error("{}: it has more than {MAX_BYTES} bytes", path.display())]
+    #[error("{}: it is larger than {MAX_BYTES} bytes", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,

@@ -12,7 +12,7 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 
 /// No runtime of the settings is there.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no other OCI runtime was found: {} (PATH is {path}); install one, or name it in {}", names.join(", "), crate::settings::FILE)]
+#[error("found no other OCI runtime: looked for {} (PATH is {path}); install one, or name it in {}", names.join(", "), crate::settings::FILE)]
 pub struct NoRuntime {
     /// The runtimes that were looked for.
     names: Vec<String>,

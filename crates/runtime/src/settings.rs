@@ -122,7 +122,7 @@ fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     std::fs::File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
     if text.len() as u64 > MAX_BYTES {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it has more than {MAX_BYTES} bytes")));
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {MAX_BYTES} bytes")));
     }
     Ok(text)
 }
@@ -187,7 +187,7 @@ mod tests {
         );
         std::fs::write(&path, "#".repeat(100 << 10)).unwrap();
         let large = Settings::load(Some(path.as_os_str())).unwrap_err();
-        assert!(chain(&large).ends_with("it has more than 65536 bytes"), "{large}");
+        assert!(chain(&large).ends_with("it is larger than 65536 bytes"), "{large}");
         std::fs::write(&path, "runtimes = [\"/opt/crun\"]").unwrap();
         assert_eq!(Settings::load(Some(path.as_os_str())).unwrap().runtimes, [PathBuf::from("/opt/crun")]);
     }

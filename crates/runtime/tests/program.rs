@@ -110,9 +110,9 @@ fn an_invalid_configuration_starts_nothing() {
     let own = env!("CARGO_BIN_EXE_bulkhead-runtime");
     for (configuration, expected) in [
         ("runtime = \"runc\"".to_owned(), "runtime.toml: line 1: unknown field `runtime`"),
-        ("runtimes = [\"/none\"]".to_owned(), "no other OCI runtime was found: /none (PATH is "),
+        ("runtimes = [\"/none\"]".to_owned(), "found no other OCI runtime: looked for /none (PATH is "),
         // Itself, which it would execute forever.
-        (format!("runtimes = [{own:?}]"), "no other OCI runtime was found: "),
+        (format!("runtimes = [{own:?}]"), "found no other OCI runtime: looked for "),
     ] {
         setup.configure(&configuration);
         let output = setup.run(&["--log", "log", "create", "c"]);

@@ -85,7 +85,7 @@ pub struct VolumeCopy {
     pub name: Name,
     /// Whether to create a read-only snapshot instead of a writable clone.
     pub read_only: bool,
-    /// Where it reads shared blocks from; on LVM, `disk` or `host_cache` only. Default: as the origin; on LVM, `disk`.
+    /// Where it reads shared blocks from; on LVM, `disk` or `host_cache` only. Default: that of the origin; on LVM, `disk`.
     #[serde(default)]
     pub read_from: Option<ReadFrom>,
     /// Its sharing domain: volumes read only the page caches of volumes in the same domain. Default: the origin's, else the pool's.

@@ -17,16 +17,16 @@ pub(crate) struct CsiArgs {
     /// Name of this node in the orchestrator
     #[arg(long, value_name = "NODE", env = "NODE_ID")]
     pub(crate) node_id: String,
-    /// Pool in which volumes are created [default: the only pool]
+    /// Pool for new volumes [default: the only pool]
     #[arg(long, value_name = "POOL")]
     pub(crate) pool: Option<String>,
-    /// Size of volumes that are created without a required capacity
+    /// Size of volumes that are requested without a capacity
     #[arg(long, value_name = "SIZE", default_value = "10G")]
     pub(crate) size: String,
     /// Directory of the kubelet: all mounts are below it
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
     pub(crate) kubelet_dir: PathBuf,
-    /// The kubelet's directory of plugins, in which the driver registers itself [default: it does not]
+    /// The kubelet's plugin registry, in which the driver registers itself [default: no registration]
     #[arg(long, value_name = "DIR")]
     pub(crate) registration_dir: Option<PathBuf>,
     /// Format of the log on standard error; BULKHEAD_LOG sets its level (error, warn, info, debug)

@@ -11,10 +11,10 @@ pub(crate) struct DockerArgs {
     /// Unix socket to listen on; ignored when systemd passes one
     #[arg(long, value_name = "PATH", default_value = "/run/docker/plugins/bulkhead.sock")]
     pub(crate) listen: PathBuf,
-    /// Pool in which volumes are created, and looked up first [default: the only pool]
+    /// Pool for new volumes, and the first one searched for a name [default: the only pool]
     #[arg(long, value_name = "POOL")]
     pub(crate) pool: Option<String>,
-    /// Size of volumes that are created without `--opt size`
+    /// Size of volumes that are requested without `--opt size`
     #[arg(long, value_name = "SIZE", default_value = "10G")]
     pub(crate) size: String,
     /// Format of the log on standard error; BULKHEAD_LOG sets its level (error, warn, info, debug)

@@ -16,8 +16,8 @@ pub(crate) enum ImageCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImageImportArgs {
-    /// Directory, tar archive (plain, gzip or zstd), OCI image layout, or output of `docker save`, the last two as a directory or a tar archive;
-    /// or the name of an image of a running Docker, Podman or containerd: docker-daemon:NAME, podman:NAME, containerd:NAME
+    /// Directory; tar archive (plain, gzip, zstd); OCI image layout or output of `docker save` (directory or tar archive); or an image of a
+    /// running engine: docker-daemon:NAME, podman:NAME, containerd:NAME
     pub(crate) source: PathBuf,
     /// Snapshot to create: POOL/VOLUME
     pub(crate) volume: String,
@@ -43,8 +43,7 @@ pub(crate) struct ImageImportArgs {
     /// Temporary directory for unpacking archives
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub(crate) staging: PathBuf,
-    /// Tenant to charge for the daemon's part of the work [default: nobody is charged, and the work has the lowest priority]; the snapshot is not
-    /// attached to it
+    /// Tenant to charge for the daemon's part of the work; the snapshot is not attached to it [default: none, at the lowest priority]
     #[arg(long, value_name = "NAME")]
     pub(crate) tenant: Option<String>,
     #[command(flatten)]

@@ -89,7 +89,7 @@ pub(crate) enum VolumeCommand {
         volume: String,
         /// Name of the clone, created in the same pool
         name: String,
-        /// Where shared blocks are read from [default: as the origin; on LVM: disk]. On LVM, only clones of a snapshot support `host-cache`, and
+        /// Where shared blocks are read from [default: that of the origin; on LVM: disk]. On LVM, only clones of a snapshot support `host-cache`, and
         /// peers are not available
         #[arg(long, value_enum, value_name = "SOURCE")]
         read_from: Option<ReadFrom>,
@@ -197,8 +197,8 @@ pub(crate) struct ReceiveArgs {
     /// Discard the received data of an interrupted transfer
     #[arg(long)]
     pub(crate) abort: bool,
-    /// Tenant to charge for the work [default: the tenant of a volume that depends on the stream's base; if there is none, nobody is charged and the work has
-    /// the lowest priority]; the snapshot is not attached to it
+    /// Tenant to charge for the work; the snapshot is not attached to it [default: the tenant of a volume that depends on the stream's base,
+    /// otherwise none, at the lowest priority]
     #[arg(long, value_name = "NAME", conflicts_with_all = ["token", "abort"])]
     pub(crate) tenant: Option<String>,
     #[command(flatten)]
@@ -239,8 +239,8 @@ pub(crate) struct MountArgs {
     /// Mount the volume without `nodev`: device nodes in it can be opened
     #[arg(long)]
     pub(crate) dev: bool,
-    /// Mount this directory of the volume in place of its root, and create it if need be: databases refuse a directory with `lost+found` [default:
-    /// for a clone its origin's, otherwise the root]
+    /// Mount this directory of the volume in place of its root; created if it does not exist. Databases refuse a directory with `lost+found`
+    /// [default: for a clone its origin's, otherwise the root]
     #[arg(long, value_name = "NAME")]
     pub(crate) subdir: Option<String>,
 }

@@ -54,14 +54,14 @@ impl Controller {
         let is_own = view.created_by == OWN && !view.read_only;
         is_own
             .then_some(view)
-            .ok_or_else(|| Fault::new(Code::NotFound, format!("volume {id}"), "it is not this driver's"))
+            .ok_or_else(|| Fault::new(Code::NotFound, format!("volume {id}"), "it was not created by this driver"))
     }
 
     /// A snapshot of this driver.
     pub(super) async fn own_snapshot(&self, id: &str) -> Result<Snapshot, Fault> {
         let view = self.inspect("snapshot_id", id).await?;
         if view.created_by != OWN || !view.read_only {
-            return Err(Fault::new(Code::NotFound, format!("snapshot {id}"), "it is not this driver's"));
+            return Err(Fault::new(Code::NotFound, format!("snapshot {id}"), "it was not created by this driver"));
         }
         Ok(self.snapshot_of(&view))
     }
@@ -72,7 +72,7 @@ impl Controller {
     ) -> Result<ValidateVolumeCapabilitiesResponse, Fault> {
         let view = self.inspect("volume_id", &request.volume_id).await?;
         if request.volume_capabilities.is_empty() {
-            return Err(Fault::new(Code::InvalidArgument, "volume_capabilities", "there is none"));
+            return Err(Fault::new(Code::InvalidArgument, "volume_capabilities", "it is missing"));
         }
         let refused = |message: String| ValidateVolumeCapabilitiesResponse { confirmed: None, message };
         match capability::check(&request.volume_capabilities) {

@@ -29,7 +29,10 @@ impl Controller {
         let given = parameters::parse(&request.parameters, &request.mutable_parameters).map_err(failed)?;
         let minimum = fs.unwrap_or_default().min_size();
         if range.limit.is_some_and(|limit| limit < minimum) {
-            return Err(status::out_of_range("capacity_range", &format!("a volume has at least {minimum}")));
+            return Err(status::out_of_range(
+                "capacity_range",
+                &format!("limit_bytes is below the smallest volume, {minimum}"),
+            ));
         }
         self.check_topology(request)?;
         let source = match &request.volume_content_source {
@@ -75,7 +78,7 @@ impl Controller {
         if topology.requisite.is_empty() || topology.requisite.iter().any(|topology| self.is_here(topology)) {
             return Ok(());
         }
-        let cause = format!("volumes of this driver are on node {}, which is not among them", self.settings.node);
+        let cause = format!("this driver's node, {}, is not in the requested topology", self.settings.node);
         Err(Status::resource_exhausted(format!("accessibility_requirements: {cause}")))
     }
 
@@ -93,7 +96,7 @@ impl Controller {
         match self.daemon.volume_inspect(volume).await {
             Err(fault) if fault.code == Code::NotFound => Ok(None),
             Ok(view) if view.created_by != OWN => {
-                let cause = "a volume of that name exists, which this driver has not created";
+                let cause = "a volume with that name exists, and was not created by this driver";
                 Err(Fault::new(Code::AlreadyExists, format!("volume {volume}"), cause))
             }
             found => found.map(Some),
@@ -132,8 +135,8 @@ impl Controller {
         tenant: &Name,
     ) -> Result<VolumeView, Status> {
         let object = format!("volume {volume}");
-        if fs.is_some_and(|fs| fs != source.fs) {
-            let cause = format!("its source {} has file system {}", source.volume, source.fs);
+        if let Some(fs) = fs.filter(|fs| *fs != source.fs) {
+            let cause = format!("{fs} is requested, and its source {} has {}", source.volume, source.fs);
             return Err(failed(Fault::new(Code::InvalidArgument, object, cause)));
         }
         let size = source.size_bytes.max(range.required);
@@ -229,7 +232,7 @@ impl Controller {
     async fn disks(&self, pool: &Name) -> Result<Vec<String>, Fault> {
         let disks = self.daemon.pool_inspect(pool).await?.physical_devices;
         if disks.is_empty() {
-            let cause = "its disks are not known, so that I/O on them cannot be limited";
+            let cause = "its disks are unknown, so I/O on them cannot be limited";
             return Err(Fault::new(Code::Unsupported, format!("pool {pool}"), cause));
         }
         Ok(disks)
@@ -278,15 +281,15 @@ fn check_size_and_source(
     let differs =
         |cause: String| Err(failed(Fault::new(Code::AlreadyExists, format!("volume {}", found.volume), cause)));
     if found.origin.as_ref() != source.map(|source| &source.volume.name) {
-        return differs("it exists, with another content source".to_owned());
+        return differs("it exists with another content source".to_owned());
     }
-    if fs.is_some_and(|fs| fs != found.fs) {
-        return differs(format!("it exists, with file system {}", found.fs));
+    if let Some(fs) = fs.filter(|fs| *fs != found.fs) {
+        return differs(format!("it exists with file system {}, not {fs}", found.fs));
     }
     // A copy that is smaller than required is one whose growth was interrupted.
     let can_grow = source.is_some() && found.size_bytes < range.required;
     if !range.contains(found.size_bytes) && !can_grow {
-        return differs(format!("it exists, with {}", found.size_bytes));
+        return differs(format!("it exists with {}, outside capacity_range", found.size_bytes));
     }
     Ok(())
 }
@@ -295,7 +298,7 @@ fn check_size_and_source(
 fn check_use(found: &VolumeView, is_copy: bool, given: &Parameters, tenant: &Name) -> Result<(), Fault> {
     let differs = |cause: String| Err(Fault::new(Code::AlreadyExists, format!("volume {}", found.volume), cause));
     match &found.default_tenant {
-        Some(other) if other != tenant => return differs(format!("it exists, for tenant {other}")),
+        Some(other) if other != tenant => return differs(format!("it exists for tenant {other}, not {tenant}")),
         _ => {}
     }
     // A copy has the directory of its source, unless another one is given.
@@ -303,7 +306,7 @@ fn check_use(found: &VolumeView, is_copy: bool, given: &Parameters, tenant: &Nam
     let has = &found.mount_options;
     let subdir_differs = wanted.subdir.is_some() && wanted.subdir != has.subdir;
     if subdir_differs || (wanted.suid, wanted.dev) != (has.suid, has.dev) {
-        return differs("it exists, with other values of subdir, suid or dev".to_owned());
+        return differs("it exists with other values of subdir, suid or dev".to_owned());
     }
     Ok(())
 }

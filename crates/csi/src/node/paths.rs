@@ -31,7 +31,7 @@ pub(super) fn place(settings: &Settings, field: &'static str, path: &str) -> Res
 pub(super) fn open(settings: &Settings) -> Result<PlacesBelow, Fault> {
     PlacesBelow::open(&settings.kubelet_dir).map_err(|error| {
         Fault::new(Code::Unsupported, "the kubelet's directory", described(&error))
-            .hint("start the driver with its --kubelet-dir, and mount that directory into the driver's container")
+            .hint("set `--kubelet-dir` to the kubelet's --root-dir; in a container, mount it at the same path")
     })
 }
 

@@ -95,8 +95,10 @@ impl Publication {
         if self.exclusive
             && let Some(other) = table.iter().find(is_other)
         {
-            let cause =
-                format!("its access mode is for one user, and it is published at {}", other.mount_point.display());
+            let cause = format!(
+                "its access mode allows one pod, and it is already published at {}",
+                other.mount_point.display()
+            );
             return Err(Fault::new(Code::InUse, self.object(), cause));
         }
         place.bind(&self.mounted_at, self.flags).map_err(fault)
@@ -142,7 +144,9 @@ fn unpublish(settings: &Settings, roots: &Roots, volume: Option<&VolumeView>, ta
                 continue;
             }
             Some(_) => format!("something else is mounted at {target} ({source})"),
-            None => format!("{source} is mounted at {target}: perhaps the volume, which no longer exists, perhaps not"),
+            None => format!(
+                "{source} is mounted at {target}, and cannot be identified as the volume, which no longer exists"
+            ),
         };
         return Err(Fault::new(Code::InUse, TARGET, cause).hint("unmount it"));
     }

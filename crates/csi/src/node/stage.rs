@@ -46,7 +46,7 @@ impl Node {
 
     /// What a request to this node may ask of a volume.
     pub(super) fn capability(&self, given: Option<&VolumeCapability>) -> Result<Use, Fault> {
-        let missing = || Fault::new(Code::InvalidArgument, "volume_capability", "there is none");
+        let missing = || Fault::new(Code::InvalidArgument, "volume_capability", "it is missing");
         Use::parse(given.ok_or_else(missing)?)
     }
 

@@ -138,7 +138,8 @@ async fn a_volume_of_another_tenant_is_mounted_for_that_tenant() {
     // The tenant's own attachment outlives Docker's.
     assert!(stack.is_mounted(&at));
     let attached = stack.remove("native").await.unwrap_err();
-    assert!(attached.contains("it is mounted for tenant web; stop the containers that use it"), "{attached}");
+    let expected = "it is mounted for tenant web; stop what uses it, then detach it: `bulkhead tenant set web --detach fast/native`";
+    assert!(attached.contains(expected), "{attached}");
 }
 
 #[tokio::test]
@@ -147,7 +148,7 @@ async fn a_name_in_several_pools_means_the_default_one() {
     stack.make_pool("fast", "tvg").await;
     stack.make_pool("slow", "vg").await;
     let choose = stack.create("db", &[]).await.unwrap_err();
-    assert!(choose.contains("no default among the pools fast, slow; set --opt pool=POOL"), "{choose}");
+    assert!(choose.contains("there are several pools (fast, slow), and no default; set --opt pool=POOL"), "{choose}");
     for pool in ["fast", "slow"] {
         let volume = format!("{pool}/db").parse().unwrap();
         stack.daemon.volume_create(&VolumeCreate::new(volume, Bytes::mib(64)), false).await.unwrap();

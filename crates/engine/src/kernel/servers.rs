@@ -263,7 +263,7 @@ impl Kernel {
             let cause =
                 format!("{} still serves {}, left by an interrupted operation", node.display(), other.display());
             return Err(Fault::new(Code::InUse, file_object(image), cause)
-                .hint(format!("wait until nothing uses it: `fuser -v {}` shows what does", node.display())));
+                .hint(format!("wait until nothing uses it: `fuser -v {}` lists the processes", node.display())));
         }
         Ok(found)
     }

@@ -58,7 +58,7 @@ impl Store {
                     let target = found.into_inner().image.and_then(|image| image.target);
                     let target = target.ok_or_else(|| ExportError::Blob {
                         digest: shown(&name),
-                        cause: "the image has no root".to_owned(),
+                        cause: "it has no target descriptor".to_owned(),
                     })?;
                     return Ok((name, target));
                 }
@@ -108,7 +108,7 @@ impl Store {
         let mut left = size;
         let wrong = || ExportError::Blob {
             digest: digest.to_owned(),
-            cause: format!("containerd does not send the {size} bytes that it has"),
+            cause: format!("containerd did not send exactly {size} bytes"),
         };
         while let Some(part) = parts.message().await.map_err(refused)? {
             left = left.checked_sub(part.data.len() as u64).ok_or_else(wrong)?;

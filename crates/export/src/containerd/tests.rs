@@ -228,7 +228,7 @@ fn malformed_contents_are_refused() {
 
 #[test]
 fn sizes_that_are_wrong_are_refused() {
-    for (lie, words) in [(1, "does not send"), (-1, "does not send"), (-1 << 40, "its size is"), (1 << 40, "64 MiB")] {
+    for (lie, words) in [(1, "did not send"), (-1, "did not send"), (-1 << 40, "its size is"), (1 << 40, "64 MiB")] {
         let mut fake = Fake { lie, ..Fake::default() };
         let (manifest, _) = fake.image(b"layer");
         fake.name("web", &manifest);
@@ -264,6 +264,6 @@ fn what_does_not_speak_grpc_is_reported() {
     let image = image("web");
     let fault = write_to(&image, &socket, &mut std::io::sink()).unwrap_err().fault(&image);
     assert_eq!(fault.code, Code::Unavailable);
-    assert!(fault.to_string().contains("does not speak the API of containerd"), "{fault}");
+    assert!(fault.to_string().contains("the service on that socket is not containerd"), "{fault}");
     other.join().unwrap();
 }

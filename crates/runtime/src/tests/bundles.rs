@@ -238,7 +238,7 @@ async fn a_bundle_that_is_not_an_engines_is_left_as_it_is() {
         (b"\xff", "cannot read it: stream did not contain valid UTF-8"),
         (b"[1, 2]", "it is not the configuration of a container: "),
         ("[".repeat(10_000).as_bytes(), "it is not the configuration of a container: "),
-        (" ".repeat((4 << 20) + 1).as_bytes(), "it has more than 4194304 bytes"),
+        (" ".repeat((4 << 20) + 1).as_bytes(), "it is larger than 4194304 bytes"),
     ] {
         fs::write(stack.config(), content).unwrap();
         let error = stack.place().await.unwrap_err();

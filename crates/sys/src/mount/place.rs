@@ -24,7 +24,7 @@ const NO_LINKS: ResolveFlags =
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
     /// The path is not absolute, is not below the directory, or contains `..`.
-    #[error("{path} is not a plain path below {dir}")]
+    #[error("{path} is not an absolute path below {dir} without `..`")]
     Outside {
         /// The path.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum PlaceError {
         path: PathBuf,
     },
     /// A directory on the way is a mount point, and not the first one.
-    #[error("a directory above {path} is a mount point, which only the topmost one below {dir} may be")]
+    #[error("a directory above {path} is a mount point; only one directly in {dir} may be")]
     OtherMount {
         /// The path.
         path: PathBuf,
@@ -52,7 +52,7 @@ pub enum PlaceError {
         path: PathBuf,
     },
     /// A directory that is to be mounted on or removed contains files.
-    #[error("{path} contains files of the file system around it")]
+    #[error("{path} is not empty: a mount would hide its files")]
     HasFiles {
         /// The directory.
         path: PathBuf,

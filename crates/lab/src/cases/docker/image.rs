@@ -65,7 +65,7 @@ pub(super) async fn docker_image(ctx: &mut Ctx) -> Result<Outcome> {
         ("docker-daemon:../box", 2, &["not the name of an image"]),
         ("docker://box", 2, &["docker-daemon:NAME"]),
         ("podman:box", 11, &["is not running", "podman.socket"]),
-        ("nerdctl:box", 3, &["not a transport", "containerd:NAME"]),
+        ("nerdctl:box", 3, &["is not an image transport", "containerd:NAME"]),
     ] {
         refused(ctx, code, words, &["image", "import", source, "file/x"]).await?;
     }

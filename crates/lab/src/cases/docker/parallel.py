@@ -99,7 +99,7 @@ class Client:
                 self.seconds[operation] = max(self.seconds.get(operation, 0), time.monotonic() - began)
                 return answer
             self.n_repeated += 1
-            if operation == "Unmount" and "goes on" in answer["Err"]:
+            if operation == "Unmount" and "the daemon continues it" in answer["Err"]:
                 return answer
             assert any(hint in answer["Err"] for hint in HINTS), (operation, self.name, answer["Err"])
 
