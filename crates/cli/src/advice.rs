@@ -1,6 +1,6 @@
 //! The command line's hints: the remedy of each reason, in terms of commands and options.
 //!
-//! Owns: every text that names a command or an option. Does not: diagnose errors; the reason comes from the daemon, or from another module.
+//! Owns: the words of the command line for each reason. Does not: diagnose errors; the reason comes from the daemon, or from another module.
 
 use bulkhead_core::error::Fault;
 use bulkhead_core::finding::Finding;
