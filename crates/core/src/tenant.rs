@@ -134,14 +134,18 @@ pub fn io_max_line(dev: DevNo, limit: &IoLimit) -> String {
 /// Removes a tenant whose volumes are unmounted and whose processes have ended. `last`: there is no other tenant.
 #[must_use]
 pub fn remove(record_path: PathBuf, tenant: &Tenant, last: bool) -> Vec<Action> {
-    let mut cgroups = [payload, journal, server, slices::tenant].map(|cgroup| cgroup(&tenant.name)).to_vec();
-    if last {
-        cgroups.push(slices::root());
-    }
+    let cgroups = [payload, journal, server, slices::tenant].map(|cgroup| cgroup(&tenant.name));
     let mut steps: Vec<Action> =
         cgroups.into_iter().map(|cgroup| Action::Cgroup(CgroupAction::RemoveCgroup { cgroup })).collect();
+    steps.extend(last.then(remove_slice));
     steps.push(Action::State(StateAction::RemoveRecord { path: record_path }));
     steps
+}
+
+/// Removes the slice above all tenants. Nothing happens while it has any.
+#[must_use]
+pub fn remove_slice() -> Action {
+    Action::Cgroup(CgroupAction::RemoveCgroup { cgroup: slices::root() })
 }
 
 /// Marks a tenant as being removed, so that the removal is completed after a crash.

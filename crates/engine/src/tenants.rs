@@ -182,6 +182,10 @@ impl Engine {
         steps.extend(self.executor.run_steps(plan, dry_run)?);
         if !dry_run {
             self.without_cpu().remove(&tenant.name);
+            // Of tenants that are removed at once, none may have been the last one when its removal was planned.
+            if others && self.tenants()?.is_empty() {
+                steps.extend(self.executor.run_steps(vec![tenant::remove_slice()], false)?);
+            }
         }
         Ok(steps)
     }

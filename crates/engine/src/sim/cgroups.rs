@@ -10,6 +10,7 @@ use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::identity::{Identity, identify};
 use bulkhead_core::model::{IoMax, RateLimit};
+use bulkhead_core::slices;
 use bulkhead_core::units::DevNo;
 
 use super::{Sim, World};
@@ -71,10 +72,12 @@ impl World {
                 None => false,
             },
             A::RemoveCgroup { cgroup } => {
-                assert!(
-                    !self.cgroups.keys().any(|path| path.parent().as_ref() == Some(cgroup)),
-                    "a cgroup with children was removed"
-                );
+                let has_children = self.cgroups.keys().any(|path| path.parent().as_ref() == Some(cgroup));
+                // As the kernel's: it stays until its last tenant is gone.
+                if *cgroup == slices::root() && has_children {
+                    return Ok(false);
+                }
+                assert!(!has_children, "a cgroup with children was removed");
                 let threads = self.journals.values().chain(self.adopted.values());
                 let mut inside = threads.chain(self.attached.values().flatten());
                 assert!(!inside.any(|c| c == cgroup), "a cgroup with a thread or a server was removed");

@@ -1,6 +1,7 @@
 //! Tenants, leases, and the volumes that are mounted for them.
 
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
 use std::time::Duration;
 
 use bulkhead_api::wire::{LeaseCreate, TenantCreate, TenantSet};
@@ -9,6 +10,7 @@ use bulkhead_core::error::Code;
 use bulkhead_core::finding::{FindingId, in_order};
 use bulkhead_core::health;
 use bulkhead_core::model::{FrontEnd, FsKind, IoLimit, LeaseUser, ReadFrom, Server};
+use bulkhead_core::name::Name;
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::slices;
 use uuid::Uuid;
@@ -394,4 +396,26 @@ fn leftovers_of_a_run_without_volumes_are_killed() {
     sim.set_process(42, None);
     engine.tick();
     assert!(runs(&sim).is_empty());
+}
+
+#[test]
+fn the_slice_above_tenants_goes_with_the_last_of_those_that_are_removed_at_once() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    for round in 0..40 {
+        let names: Vec<Name> = (0..8).map(|n| format!("t{n}").parse().unwrap()).collect();
+        for name in &names {
+            engine.tenant_create(&TenantCreate::new(name.clone()), false).unwrap();
+        }
+        let together = Barrier::new(names.len());
+        std::thread::scope(|scope| {
+            for name in &names {
+                scope.spawn(|| {
+                    together.wait();
+                    engine.tenant_remove(name, false, false).unwrap();
+                });
+            }
+        });
+        assert_eq!(sim.leftovers().cgroups, Vec::<String>::new(), "round {round}");
+    }
 }
