@@ -19,8 +19,9 @@ const KIND: &str = "CSIPlugin";
 /// The oldest version of CSI whose calls are understood. The kubelet accepts the versions of its own major number.
 const VERSION: &str = "1.0.0";
 
-/// The name of the socket in the kubelet's directory of plugins.
-pub const SOCKET: &str = "csi.bulkhead.dev-reg.sock";
+/// The name of the socket in the kubelet's directory of plugins. The kubelet names the host of its requests after the percent-encoded path of
+/// the socket, and HTTP/2 of `h2` resets a stream whose host has a `%`. Before an `@` it is allowed: that is a user.
+pub const SOCKET: &str = "registration@csi.bulkhead.dev.sock";
 
 /// Answers what the driver is, and hears whether it was registered.
 #[derive(Clone, Debug)]

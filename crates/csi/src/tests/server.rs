@@ -70,6 +70,8 @@ impl Served {
 }
 
 struct Connection {
+    /// The host that its requests name.
+    authority: String,
     sender: SendRequest<Full<Bytes>>,
     task: JoinHandle<()>,
 }
@@ -81,7 +83,7 @@ impl Connection {
         let task = tokio::spawn(async move {
             let _ = connection.await;
         });
-        Self { sender, task }
+        Self { authority: "localhost".to_owned(), sender, task }
     }
 
     async fn call<T: Message + Default>(&mut self, path: &str, request: &impl Message) -> Result<T, Status> {
@@ -91,7 +93,7 @@ impl Connection {
 
     /// The body of the answer to a request, or its error.
     async fn send(&mut self, path: &str, method: &str, body: Vec<u8>) -> Result<Bytes, Status> {
-        let request = hyper::Request::builder().method(method).uri(format!("http://localhost{path}"));
+        let request = hyper::Request::builder().method(method).uri(format!("http://{}{path}", self.authority));
         let request = request.header("content-type", "application/grpc").header("te", "trailers");
         let exchange = self.sender.send_request(request.body(Full::new(Bytes::from(body))).unwrap());
         let answer = tokio::time::timeout(LIMIT, exchange).await.unwrap().unwrap();
@@ -256,6 +258,8 @@ async fn the_kubelet_is_told_what_the_driver_is_and_its_refusal_is_heard() {
     let listener = UnixListener::bind(&socket).unwrap();
     tokio::spawn(serve(listener, registration.routes(), Limits::default(), std::future::pending()));
     let mut connection = Connection::open(&socket).await;
+    // As the kubelet's client of gRPC names it.
+    connection.authority = format!("/var/lib/kubelet/plugins_registry/{}", registration::SOCKET).replace('/', "%2F");
     let info: PluginInfo = connection.call("/pluginregistration.Registration/GetInfo", &InfoRequest {}).await.unwrap();
     assert_eq!((info.r#type.as_str(), info.name.as_str()), ("CSIPlugin", "csi.bulkhead.dev"));
     assert_eq!((info.endpoint.as_str(), info.supported_versions), ("/csi/csi.sock", vec!["1.0.0".to_owned()]));
