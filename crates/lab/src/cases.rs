@@ -5,6 +5,7 @@ mod bad_host;
 mod blockd;
 mod calibration;
 mod crash;
+mod crowd;
 mod csi;
 mod demo;
 mod docker;
@@ -44,6 +45,8 @@ use crate::disk::{DiskModel, DiskSpec};
 /// properties that only experiments depend on.
 const LONG: &[(&str, &str)] = &[
     ("crash_at_random", "crash_after_each_step"),
+    ("csi_parallel", "csi_sanity"),
+    ("csi_sanity_thick", "csi_sanity"),
     ("docker_events", "docker_volumes"),
     ("docker_parallel", "docker_volumes"),
     ("docker_runtime", "docker_in_slice"),
@@ -120,6 +123,7 @@ pub fn soak() -> Vec<&'static Case> {
         demo::SOAK,
         systemd::SOAK,
         docker::SOAK,
+        csi::SOAK,
         many::SOAK,
         systemd_kills::SOAK,
     ]

@@ -13,15 +13,11 @@ mod volumes;
 
 use std::time::Duration;
 
-use super::host::SMP;
+use super::crowd::PARALLEL;
 use super::systemd::SYSTEMD;
 use crate::case::{Case, Profile};
 use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
-
-/// A machine with memory for a hundred block servers.
-const PARALLEL: Profile =
-    Profile { name: "parallel", disks: &[DiskSpec::new(DiskModel::Fast, 4096)], memory_mib: 4096, ..SMP };
 
 /// A machine whose disk is the bottleneck.
 const SHARED_DISK: Profile = Profile { name: "shared-disk", disks: &[DiskSpec::new(DiskModel::Hdd, 4096)], ..SYSTEMD };

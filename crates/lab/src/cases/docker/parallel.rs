@@ -2,13 +2,10 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use crate::case::{Ctx, Outcome};
-use crate::cases::host::{FILE_POOL, kernel_is_silent, leave_devices_to_bulkhead};
-
-/// The clients, the supervisor that kills and restarts the daemon, and the checks after each round.
-const CLIENTS: &str = include_str!("parallel.py");
+use crate::cases::crowd::Crowd;
 
 pub(super) async fn docker_parallel(
     ctx: &mut Ctx,
@@ -16,25 +13,7 @@ pub(super) async fn docker_parallel(
     n_kills: usize,
     limit: Duration,
 ) -> Result<Outcome> {
-    let ctx = &*ctx;
-    let disk = ctx.machine.disk(0).await?;
-    // Mounts are shared, as with systemd: servers that start do not keep unmounted volumes busy.
-    let prepare = "mount --make-rshared /; mkdir -p /run/filepool; mount DISK /run/filepool";
-    ctx.machine.sh(&format!("mkfs.ext4 -q {disk}; {}", prepare.replace("DISK", &disk))).await?;
-    leave_devices_to_bulkhead(ctx).await?;
-    ctx.machine.write_file("/run/parallel.py", CLIENTS.as_bytes()).await?;
-    let program = ctx.program("bulkhead");
-    let clients = format!("python3 /run/parallel.py {program} {FILE_POOL} {n_volumes} {n_kills}");
-    let outcome = ctx.machine.sh_within(&clients, limit).await;
-    for log in ["daemon", "plugin"] {
-        ctx.save(&format!("{log}.log"), &ctx.machine.read_text(&format!("/run/parallel-{log}.log")).await?)?;
-    }
-    for round in outcome.context("the clients")?.lines() {
-        ctx.log(format!("{n_volumes} volumes: {round}"));
-    }
-    ctx.machine
-        .sh("umount /run/filepool; mount --make-rprivate /; rm -r /run/filepool /run/parallel* /run/udev/rules.d")
-        .await?;
-    kernel_is_silent(ctx).await?;
+    let (script, logs) = (include_str!("parallel.py"), ["daemon", "plugin"]);
+    Crowd { script, env: "", logs, n_volumes, n_kills, limit }.run(ctx).await?;
     Ok(Outcome::Passed)
 }
