@@ -144,3 +144,29 @@ fn root_programs_are_as_long_as_recorded() {
         assert!(!is_longer, "{program:?}, recorded {numbers:?}");
     }
 }
+
+#[test]
+fn what_ends_something_comes_after_what_begins_it_and_so_is_attached_first() {
+    let pairs = [
+        ("ext4_writepages", "ext4_writepages_result"),
+        ("jbd2_start_commit", "jbd2_end_commit"),
+        ("ext4_fc_commit_start", "ext4_fc_commit_stop"),
+        ("ext4_sync_file_enter", "ext4_sync_file_exit"),
+        ("block_rq_issue", "block_rq_requeue"),
+        ("block_rq_issue", "block_rq_complete"),
+        ("writeback_single_inode_start", "writeback_single_inode"),
+    ];
+    let sources = [include_str!("bulkhead.bpf.c"), include_str!("plain.bpf.c")];
+    let mut n_pairs = 0;
+    for source in sources {
+        let at = |name: &str| {
+            source.lines().position(|line| line.starts_with("SEC(") && line.ends_with(&format!("/{name}\")")))
+        };
+        for (begins, ends) in pairs {
+            let (Some(first), Some(last)) = (at(begins), at(ends)) else { continue };
+            assert!(first < last, "{begins} has to come before {ends}");
+            n_pairs += 1;
+        }
+    }
+    assert_eq!(n_pairs, 10);
+}

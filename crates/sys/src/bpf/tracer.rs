@@ -129,7 +129,10 @@ impl Tracer {
         }
         self.clear(self.names.transient)?;
         let (mut links, mut without_functions) = (Vec::new(), None);
-        for program in self.object.progs_mut().filter(|program| program.autoload()) {
+        // The last one first: in the sources, what ends something comes after what begins it. Attached the other way round, a request that is
+        // issued and completed in between would stay in flight.
+        let programs: Vec<_> = self.object.progs_mut().filter(|program| program.autoload()).collect();
+        for program in programs.into_iter().rev() {
             match program.attach() {
                 Ok(link) => links.push(link),
                 Err(error) if is_on_function(program.section()) => without_functions = Some(error.to_string()),
