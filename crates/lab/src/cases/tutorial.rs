@@ -82,6 +82,15 @@ impl std::fmt::Display for Shown {
     }
 }
 
+/// The section of a page with this heading, up to the next one.
+///
+/// # Errors
+/// If the page has no such section.
+pub(super) fn section<'a>(page: &'a str, heading: &str) -> Result<&'a str> {
+    let rest = page.split_once(&format!("\n## {heading}\n")).with_context(|| format!("no section {heading}"))?.1;
+    Ok(rest.split_once("\n## ").map_or(rest, |(section, _)| section))
+}
+
 /// The steps of a page, in order: blocks `sh` are commands, blocks `console` are commands after `$ ` with their output
 /// (`console figures`: with figures that differ from run to run), blocks `toml`, `ini` and `yaml` files.
 fn steps(page: &str) -> Vec<Step> {
@@ -154,6 +163,14 @@ mod tests {
             steps(page),
             [file, run("one\ntwo", Shown::Nothing), run("ls", text("a\nb")), run("true", text(""))]
         );
+    }
+
+    #[test]
+    fn a_section_ends_at_the_next_heading() {
+        let page = "# Page\n\n## One\n\nfirst\n\n### Part\n\n## Two\n\nlast\n";
+        assert_eq!(section(page, "One").ok(), Some("\nfirst\n\n### Part\n"));
+        assert_eq!(section(page, "Two").ok(), Some("\nlast\n"));
+        assert!(section(page, "Three").is_err());
     }
 
     #[test]

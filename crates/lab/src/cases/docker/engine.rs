@@ -18,6 +18,9 @@ pub(super) const LIMIT: Duration = Duration::from_secs(120);
 pub(super) const WRITER: &str = "set -e; i=0; while :; do i=$((i + 1)); echo $i >> /data/log; sync /data/log; \
                                  echo $i > /data/written.new; mv /data/written.new /data/written; sleep .05; done";
 
+/// What a container of the image `mariadb` of tutorials does by default: it appends to a file of the volume.
+pub(super) const COMMAND: &str = r#"CMD ["sh", "-c", "i=0; cd /var/lib/mysql; while :; do i=$((i + 1)); echo $i >> log; sync log; sleep .05; done"]"#;
+
 /// A containerd service like the package's. Docker would start one of its own, and give up after 15 s, in which it does not start
 /// while the host is busy.
 const CONTAINERD: &str = "[Service]
@@ -95,6 +98,14 @@ impl Docker {
         ensure!(driver.trim() == "systemd", "the cgroup driver is {driver}");
         fill_box(ctx, &self.busybox).await?;
         ctx.machine.sh_within("tar -C /tmp/root -c . | docker import - box; rm -r /tmp/root", LIMIT).await.map(drop)
+    }
+
+    /// Makes the image `mariadb` of tutorials from `box`.
+    pub(super) async fn commit_mariadb(&self, ctx: &Ctx) -> Result<()> {
+        let commit = format!(
+            "create --name command box sh; docker commit --change '{COMMAND}' command mariadb; docker rm command"
+        );
+        self.run(ctx, &commit).await.map(drop)
     }
 
     /// Runs a `docker` command.

@@ -10,9 +10,6 @@ use crate::cases::host::{json, kernel_is_silent};
 use crate::cases::systemd::{install, keeps_writing, purge};
 use crate::cases::tutorial;
 
-/// What a container of the image `mariadb` does by default: it appends to a file of the volume.
-const COMMAND: &str = r#"CMD ["sh", "-c", "i=0; cd /var/lib/mysql; while :; do i=$((i + 1)); echo $i >> log; sync log; sleep .05; done"]"#;
-
 /// The published count of the synced lines in the volume `db`, on the host.
 const WRITTEN: &str = "/run/bulkhead/mnt/data/db/written";
 
@@ -31,14 +28,7 @@ pub(super) async fn docker_events(ctx: &mut Ctx) -> Result<Outcome> {
     }
     docker.start(ctx, "").await?;
     docker.import_box(ctx).await?;
-    docker
-        .run(
-            ctx,
-            &format!(
-                "create --name command box sh; docker commit --change '{COMMAND}' command mariadb; docker rm command"
-            ),
-        )
-        .await?;
+    docker.commit_mariadb(ctx).await?;
     let disk = ctx.machine.disk(0).await?;
     ctx.machine.sh(&format!("mkfs.ext4 -q {disk}; mkdir -p /srv/bulkhead; mount {disk} /srv/bulkhead")).await?;
     let n_commands = tutorial::follow(ctx, include_str!("../../../../../docs/docker.md")).await?;

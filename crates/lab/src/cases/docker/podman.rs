@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::engine::{LIMIT, fill_box, link, unlink};
+use super::engine::{COMMAND, LIMIT, fill_box, link, unlink};
 use crate::case::{Ctx, Outcome};
 use crate::cases::host::{json, kernel_is_silent};
 use crate::cases::systemd::{install, keeps_writing, no_package, purge};
@@ -28,9 +28,6 @@ const PACKAGES: [&str; 12] = [
 const LAB: &str = "[containers]\nnetns = \"none\"\n";
 const STORAGE: &str = "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/containers/storage\"\n\
                        graphroot = \"/var/lib/containers/storage\"\n";
-
-/// What a container of the image does by default: it appends to a file of the volume.
-const COMMAND: &str = r#"CMD ["sh", "-c", "i=0; cd /var/lib/mysql; while :; do i=$((i + 1)); echo $i >> log; sync log; sleep .05; done"]"#;
 
 /// Asks the plugin to remove the volume, and prints the answer.
 const REMOVE: &str = r#"
@@ -58,6 +55,12 @@ pub(super) async fn configure(ctx: &Ctx) -> Result<()> {
     ctx.machine.write_file("/etc/containers/storage.conf", STORAGE.as_bytes()).await
 }
 
+/// Imports the image `mariadb` from /tmp/root.
+pub(super) async fn import_mariadb(ctx: &Ctx) -> Result<()> {
+    let import = format!("tar -C /tmp/root -c . | podman import --change '{COMMAND}' - docker.io/library/mariadb");
+    ctx.machine.sh_within(&import, LIMIT).await.map(drop)
+}
+
 pub(super) async fn podman_volumes(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let busybox = match link_packages(ctx).await? {
@@ -74,10 +77,8 @@ pub(super) async fn podman_volumes(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine.sh(&prepare).await?;
     configure(ctx).await?;
     fill_box(ctx, &busybox).await?;
-    let import = format!(
-        "tar -C /tmp/root -c . | podman import --change '{COMMAND}' - docker.io/library/mariadb; rm -r /tmp/root"
-    );
-    ctx.machine.sh_within(&import, LIMIT).await?;
+    import_mariadb(ctx).await?;
+    ctx.machine.sh("rm -r /tmp/root").await?;
 
     let n_commands = tutorial::follow(ctx, include_str!("../../../../../docs/podman.md")).await?;
     ctx.log(format!("{n_commands} commands of docs/podman.md"));

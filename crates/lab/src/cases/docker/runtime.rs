@@ -8,12 +8,16 @@ use super::podman;
 use crate::case::{Ctx, Outcome};
 use crate::cases::host::{json, kernel_is_silent, make_pools, unmake_pools};
 use crate::cases::systemd::{install, keeps_writing, no_package, purge};
+use crate::cases::tutorial;
 
 /// The tenant's slice.
 const SLICE: &str = "/bulkhead.slice/bulkhead-my\\x2ddb.slice/";
 
 /// Where the volume `thick/my-db` publishes what its container has written.
 const WRITTEN: &str = "/run/bulkhead/mnt/thick/my-db/written";
+
+/// The page whose commands each engine runs.
+const PAGE: &str = include_str!("../../../../../docs/runtime.md");
 
 /// The container engine under test.
 struct Engine {
@@ -52,6 +56,8 @@ pub(super) async fn docker_runtime(ctx: &mut Ctx) -> Result<Outcome> {
     docker.start(ctx, "").await?;
     docker.import_box(ctx).await?;
     make_pools(ctx, &["thick"]).await?;
+    docker.commit_mariadb(ctx).await?;
+    show(ctx, &DOCKER, "Docker").await?;
     if let Err(error) = live(ctx, &DOCKER).await {
         let state = "exec 2>&1; timeout 5 bulkhead job ls; timeout 5 docker ps -a; ps axo pid,ppid,stat,wchan:20,args | tail -n 40; \
                      journalctl -b -u docker -u containerd -u bulkhead -u bulkhead-docker --no-pager -o short-precise | tail -n 80";
@@ -60,7 +66,7 @@ pub(super) async fn docker_runtime(ctx: &mut Ctx) -> Result<Outcome> {
         return Err(error);
     }
     unmake_pools(ctx, &["thick"]).await?;
-    docker.run(ctx, "rmi box").await?;
+    docker.run(ctx, "rmi box mariadb").await?;
     docker.remove(ctx).await?;
     ctx.machine.sh("rm -r /etc/docker").await?;
     kernel_is_silent(ctx).await?;
@@ -78,13 +84,14 @@ pub(super) async fn podman_runtime(ctx: &mut Ctx) -> Result<Outcome> {
         return Ok(no_package());
     }
     podman::configure(ctx).await?;
-    let engine = "[engine]\nruntime_supports_json = [\"crun\", \"runc\", \"bulkhead\"]\nvolume_plugin_timeout = 120\n\
-                  [engine.runtimes]\nbulkhead = [\"/usr/bin/bulkhead-runtime\"]\n\
+    let engine = "[engine]\nvolume_plugin_timeout = 120\n\
                   [engine.volume_plugins]\nbulkhead = \"/run/docker/plugins/bulkhead.sock\"\n";
-    ctx.machine.write_file("/etc/containers/containers.conf.d/bulkhead.conf", engine.as_bytes()).await?;
+    ctx.machine.write_file("/etc/containers/containers.conf.d/volumes.conf", engine.as_bytes()).await?;
     fill_box(ctx, &busybox).await?;
+    podman::import_mariadb(ctx).await?;
     ctx.machine.sh_within("tar -C /tmp/root -c . | podman import - box; rm -r /tmp/root", LIMIT).await?;
     make_pools(ctx, &["thick"]).await?;
+    show(ctx, &PODMAN, "Podman").await?;
     live(ctx, &PODMAN).await?;
     unmake_pools(ctx, &["thick"]).await?;
     let clean =
@@ -94,6 +101,14 @@ pub(super) async fn podman_runtime(ctx: &mut Ctx) -> Result<Outcome> {
     kernel_is_silent(ctx).await?;
     purge(ctx).await?;
     Ok(Outcome::Passed)
+}
+
+/// Runs what docs/runtime.md shows of an engine.
+async fn show(ctx: &Ctx, engine: &Engine, heading: &str) -> Result<()> {
+    let n_commands = tutorial::follow(ctx, tutorial::section(PAGE, heading)?).await?;
+    ctx.log(format!("{n_commands} commands of docs/runtime.md"));
+    engine.run(ctx, "rm -f db").await?;
+    engine.run(ctx, "volume rm db").await.map(drop)
 }
 
 impl Engine {
