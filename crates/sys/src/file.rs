@@ -3,11 +3,12 @@
 //! Owns the sequence that makes a write durable (temporary file, fsync, rename, fsync of the directory). Does not interpret content; for
 //! images see [`crate::image`].
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -99,7 +100,7 @@ impl FileError {
 }
 
 /// Replaces the content of a file atomically and durably: after a crash at any point it has either the old or the new content. The new
-/// file has mode 0600. A crash may leave `.<name>.<pid>.<n>.tmp` in its directory.
+/// file has mode 0600. A crash may leave `.<name>.<pid>.<n>.tmp` in its directory ([`remove_leftovers`]).
 ///
 /// # Errors
 /// [`FileError::NoName`] or [`FileError::Io`]; the old file is then unchanged, unless only the sync of the directory failed.
@@ -113,6 +114,34 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
         return Err(error);
     }
     sync_dir_of(path)
+}
+
+/// Removes what other processes left of [`write_atomic`] for this file when they were killed. The caller ensures that none of them writes it now.
+///
+/// # Errors
+/// [`FileError::NoName`] or [`FileError::Io`]. A missing directory is no error.
+pub fn remove_leftovers(path: &Path) -> Result<(), FileError> {
+    let name = path.file_name().ok_or_else(|| FileError::NoName { path: path.to_owned() })?;
+    let dir = dir_of(path);
+    let entries = match fs::read_dir(dir) {
+        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(io_error("list", dir))?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(io_error("list", dir))?;
+        if writer_of(&entry.file_name(), name).is_some_and(|pid| pid != std::process::id()) {
+            remove_durable(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// The process that made an entry as the temporary file of `name`.
+fn writer_of(entry: &OsStr, name: &OsStr) -> Option<u32> {
+    let rest = entry.as_bytes().strip_prefix(b".")?.strip_prefix(name.as_bytes())?;
+    let (pid, attempt) = str::from_utf8(rest).ok()?.strip_prefix('.')?.strip_suffix(".tmp")?.split_once('.')?;
+    attempt.parse::<u32>().ok()?;
+    pid.parse().ok()
 }
 
 /// Reads a file of at most `limit` bytes.

@@ -21,8 +21,14 @@ impl Kernel {
         match action {
             A::MakeDir { path } => make_dir(path),
             A::RemoveDir { path } => remove_dir(path),
-            A::WriteRecord { path, record } => write_record(path, &store::encode(record)),
-            A::RemoveRecord { path } => remove_file(path),
+            A::WriteRecord { path, record } => {
+                let outcome = write_record(path, &store::encode(record))?;
+                remove_leftovers(path).map(|()| outcome)
+            }
+            A::RemoveRecord { path } => {
+                let outcome = remove_file(path)?;
+                remove_leftovers(path).map(|()| outcome)
+            }
         }
     }
 }
@@ -68,6 +74,11 @@ impl StateFiles for Kernel {
 
 pub(super) fn remove_file(path: &Path) -> Result<Outcome, Fault> {
     file::remove_durable(path).map(Outcome::changed).map_err(|e| e.fault(file_object(path)))
+}
+
+/// Removes what a killed daemon left of a record: records are written by the daemon alone, of which one runs.
+fn remove_leftovers(path: &Path) -> Result<(), Fault> {
+    file::remove_leftovers(path).map_err(|e| e.fault(file_object(path)))
 }
 
 fn make_dir(path: &Path) -> Result<Outcome, Fault> {

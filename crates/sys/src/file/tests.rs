@@ -86,6 +86,22 @@ fn a_file_is_replaced_without_leftovers() {
 }
 
 #[test]
+fn what_killed_writers_of_a_file_left_is_removed_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v1.volume");
+    let own = format!(".v1.volume.{}.0.tmp", std::process::id());
+    let mut kept =
+        [own.as_str(), ".v1.volume.tmp", ".v1.volume.x.0.tmp", ".v11.volume.1.0.tmp", "v1.volume", "v1.volume.1.0.tmp"];
+    for name in kept.into_iter().chain([".v1.volume.1.0.tmp", ".v1.volume.4194304.12.tmp"]) {
+        fs::write(dir.path().join(name), "").unwrap();
+    }
+    remove_leftovers(&path).unwrap();
+    kept.sort_unstable();
+    assert_eq!(names(dir.path()), kept);
+    remove_leftovers(&dir.path().join("no/v1.volume")).unwrap();
+}
+
+#[test]
 fn removal_is_idempotent() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x");
