@@ -130,6 +130,14 @@ pub(crate) fn write_atomically(path: &Path, contents: &str) -> Result<()> {
     std::fs::rename(&temporary, path).with_context(|| format!("cannot rename to {}", path.display()))
 }
 
+/// Hash of the inputs of an entry (FNV-1a: an identifier, not a protection).
+pub(crate) fn fingerprint<'a>(inputs: impl IntoIterator<Item = &'a str>) -> u64 {
+    inputs
+        .into_iter()
+        .flat_map(|part| part.bytes().chain([0]))
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

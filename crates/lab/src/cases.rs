@@ -13,6 +13,7 @@ mod flush;
 mod hold;
 mod host;
 mod image;
+mod kubernetes;
 mod lab_self;
 mod layers;
 mod many;
@@ -123,6 +124,7 @@ pub fn soak() -> Vec<&'static Case> {
         demo::SOAK,
         systemd::SOAK,
         docker::SOAK,
+        kubernetes::SOAK,
         csi::SOAK,
         many::SOAK,
         systemd_kills::SOAK,

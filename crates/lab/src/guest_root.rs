@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cache::{Cache, CacheLock, write_atomically};
+use crate::cache::{Cache, CacheLock, fingerprint, write_atomically};
 use crate::command::{command, output};
 use crate::say;
 
@@ -68,7 +68,8 @@ pub struct GuestRoot {
 impl GuestRoot {
     /// The root in the cache, built first if there is none for the current package list.
     pub(crate) async fn provide(cache: &Cache) -> Result<Self> {
-        let name = format!("guest-root-{:016x}", fingerprint());
+        let recipe = [RECIPE, RELEASE, DRIVER_RULE.0, DRIVER_RULE.1].into_iter().chain(PACKAGES);
+        let name = format!("guest-root-{:016x}", fingerprint(recipe));
         let in_use = cache.lock_for_use(&name)?;
         let dir = cache.path(&name);
         if !dir.exists() {
@@ -166,14 +167,6 @@ fn unmount_below(dir: &Path) -> Result<()> {
             .with_context(|| format!("cannot unmount {}, left by a killed build", point.display()))?;
     }
     Ok(())
-}
-
-/// Hash of the inputs of the root (FNV-1a: an identifier, not a protection).
-fn fingerprint() -> u64 {
-    let recipe = [RECIPE, RELEASE, DRIVER_RULE.0, DRIVER_RULE.1].into_iter().chain(PACKAGES);
-    recipe
-        .flat_map(|part| part.bytes().chain([0]))
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// The Debian mirror that this host uses.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::crate_tool::{self, CrateTool};
-use crate::go_tool::{self, GoTool};
+use crate::go_tool::{self, GoModule, GoPrograms, GoTool};
 use crate::guest_root::GuestRoot;
 use crate::kernels::{self, Kernel, KernelImage};
 use crate::package::{self, GuestPackage};
@@ -143,6 +143,15 @@ impl Lab {
     pub async fn go_tool(&self, tool: GoTool) -> Result<PathBuf> {
         let _building = self.cache.lock_for_building().await?;
         go_tool::provide(&self.cache, tool).await
+    }
+
+    /// The programs of a Go module for [`crate::Machine::bring`], built if necessary.
+    ///
+    /// # Errors
+    /// When they are not available, as without `go` on this host; cases that need them are then skipped.
+    pub async fn go_programs(&self, module: GoModule) -> Result<GoPrograms> {
+        let _building = self.cache.lock_for_building().await?;
+        go_tool::provide_all(&self.cache, module).await
     }
 
     /// The kernels provided so far.

@@ -45,7 +45,7 @@ pub use clock::Clock;
 pub use command::{command as host_command, output as host_output};
 pub use crate_tool::CrateTool;
 pub use disk::{DiskModel, DiskSpec, Disks, IocostLines};
-pub use go_tool::GoTool;
+pub use go_tool::{GoModule, GoPrograms, GoTool};
 pub use guest_root::GuestRoot;
 pub use init::Init;
 pub use kernels::{Kernel, KernelImage};

@@ -1,0 +1,250 @@
+//! The CSI driver in a real Kubernetes: its manifests, and pods with volumes.
+
+mod cluster;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json as value};
+
+use self::cluster::{Cluster, LIMIT};
+use super::host::{Daemon, PROFILE, json, kernel_is_silent, make_file_pool, start_daemon, unmake_file_pool};
+use super::systemd::keeps_writing;
+use crate::case::{Case, Ctx, Outcome, Profile};
+use crate::disk::{DiskModel, DiskSpec};
+use crate::kernels::Kernel;
+
+/// A machine with memory for a Kubernetes and its images. In virtual time: Kubernetes has many time limits, which a busy host would exceed.
+const NODE: Profile =
+    Profile { name: "kubernetes", disks: &[DiskSpec::new(DiskModel::Fast, 4096)], memory_mib: 6144, ..PROFILE };
+
+/// Run by name only: it takes long, and has not passed yet.
+pub(super) const SOAK: &[Case] = &[Case {
+    name: "kubernetes",
+    about: "a real Kubernetes runs the driver by its manifests with the upstream sidecars: pods of one node share a volume, with fsGroup, \
+            subPath and readOnly, whose I/O is charged to its tenant and not to them; it is expanded, modified, copied by a snapshot; \
+            kubelet, driver and daemon are restarted meanwhile, and nothing is left",
+    kernels: &[Kernel::V6_12],
+    profile: NODE,
+    limit: Duration::from_secs(3600),
+    run: |ctx| Box::pin(kubernetes(ctx)),
+}];
+
+/// The manifests of `contrib/kubernetes`, by path.
+const MANIFESTS: [(&str, &str); 9] = [
+    ("driver/kustomization.yaml", include_str!("../../../../contrib/kubernetes/driver/kustomization.yaml")),
+    ("driver/driver.yaml", include_str!("../../../../contrib/kubernetes/driver/driver.yaml")),
+    ("driver/rbac.yaml", include_str!("../../../../contrib/kubernetes/driver/rbac.yaml")),
+    ("driver/daemonset.yaml", include_str!("../../../../contrib/kubernetes/driver/daemonset.yaml")),
+    ("driver/classes.yaml", include_str!("../../../../contrib/kubernetes/driver/classes.yaml")),
+    ("snapshots/kustomization.yaml", include_str!("../../../../contrib/kubernetes/snapshots/kustomization.yaml")),
+    ("snapshots/class.yaml", include_str!("../../../../contrib/kubernetes/snapshots/class.yaml")),
+    ("snapshots/rbac.yaml", include_str!("../../../../contrib/kubernetes/snapshots/rbac.yaml")),
+    ("snapshots/sidecar.yaml", include_str!("../../../../contrib/kubernetes/snapshots/sidecar.yaml")),
+];
+
+/// The sidecars' images in the manifests, by program.
+const SIDECARS: [&str; 3] = ["csi-provisioner", "csi-resizer", "csi-snapshotter"];
+
+/// A claim, and two pods of one node that use it: a writer that is not root, and a reader.
+const PODS: &str = include_str!("kubernetes/pods.yaml");
+
+/// A snapshot of the claim, and a pod with what is restored from it.
+const RESTORED: &str = include_str!("kubernetes/restored.yaml");
+
+async fn kubernetes(ctx: &mut Ctx) -> Result<Outcome> {
+    let cluster = match Cluster::start(ctx).await? {
+        Ok(cluster) => cluster,
+        Err(skipped) => return Ok(skipped),
+    };
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_file_pool(ctx).await?;
+    let daemon = match live(ctx, &cluster, daemon).await {
+        Ok(daemon) => daemon,
+        Err(error) => {
+            ctx.save("failed.log", &cluster.report(ctx).await?)?;
+            return Err(error);
+        }
+    };
+    unmake_file_pool(ctx).await?;
+    daemon.stop().await?;
+    kernel_is_silent(ctx).await?;
+    // Kubernetes does not clean up after itself.
+    ctx.machine.shutdown().await;
+    Ok(Outcome::Passed)
+}
+
+async fn live(ctx: &Ctx, cluster: &Cluster, daemon: Daemon) -> Result<Daemon> {
+    deploy(ctx, cluster).await?;
+    let volume = use_volume(ctx, cluster).await?;
+    change_volume(ctx, cluster, &volume).await?;
+    let daemon = restart(ctx, cluster, &volume, daemon).await?;
+    restore(ctx, cluster).await?;
+    remove(ctx, cluster).await?;
+    Ok(daemon)
+}
+
+/// A bound volume.
+struct Volume {
+    name: String,
+    /// The file with the number of lines that the writer has synced, on the host.
+    written: String,
+}
+
+impl Volume {
+    async fn view(&self, ctx: &Ctx) -> Result<Value> {
+        json(ctx, &["volume", "inspect", &format!("file/{}", self.name)]).await
+    }
+
+    async fn keeps_writing(&self, ctx: &Ctx, what: &str) -> Result<()> {
+        keeps_writing(ctx, &self.written, LIMIT, what).await
+    }
+}
+
+/// Installs the driver as docs/kubernetes.md says.
+async fn deploy(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
+    cluster.start_snapshots(ctx).await?;
+    ctx.machine.sh("mkdir -p /tmp/kubernetes/driver /tmp/kubernetes/snapshots").await?;
+    for (path, text) in MANIFESTS {
+        ctx.machine.write_file(&format!("/tmp/kubernetes/{path}"), text.as_bytes()).await?;
+    }
+    let images =
+        MANIFESTS.iter().flat_map(|(_, text)| text.lines()).filter_map(|line| line.trim().strip_prefix("image: "));
+    for image in images {
+        match SIDECARS.iter().find(|name| image.contains(&format!("/{name}:"))) {
+            Some(program) => cluster.import_sidecar(ctx, program, image).await?,
+            None => cluster.import_driver(ctx, image).await?,
+        }
+    }
+    cluster.run(ctx, "label node node-1 bulkhead.dev/daemon=true").await?;
+    cluster.run(ctx, "apply --validate=strict -k /tmp/kubernetes/snapshots").await?;
+    let limit = LIMIT.as_secs() - 60;
+    cluster.run(ctx, &format!("-n bulkhead rollout status daemonset/bulkhead-csi --timeout={limit}s")).await?;
+    ctx.machine
+        .wait_until("the kubelet has registered the driver", LIMIT, async || {
+            let drivers = cluster.ask(ctx, "get csinode node-1 -o 'jsonpath={.spec.drivers[*].name}'").await?;
+            Ok((drivers.trim() == "csi.bulkhead.dev").then_some(()))
+        })
+        .await?;
+    ctx.machine
+        .wait_until("the scheduler knows the pool's free space", LIMIT, async || {
+            let capacity = "-n bulkhead get csistoragecapacities -o 'jsonpath={.items[*].capacity}'";
+            Ok(Some(cluster.ask(ctx, capacity).await?).filter(|found| !found.trim().is_empty()))
+        })
+        .await?;
+    ctx.log("the driver is deployed");
+    Ok(())
+}
+
+/// Two pods of one node use a volume.
+async fn use_volume(ctx: &Ctx, cluster: &Cluster) -> Result<Volume> {
+    cluster.apply(ctx, PODS).await?;
+    cluster.wait(ctx, "--for=condition=Ready pod/writer pod/reader").await?;
+    let name = cluster.ask(ctx, "get pvc data -o 'jsonpath={.spec.volumeName}'").await?.trim().to_owned();
+    let view = json(ctx, &["volume", "inspect", &format!("file/{name}")]).await?;
+    let at = view["mounted_at"].as_str().context("the volume is not mounted")?;
+    ensure!(view["created_by"] == "csi" && view["size_bytes"] == 64 << 20, "{view}");
+    let volume = Volume { written: format!("{at}/written"), name };
+    volume.keeps_writing(ctx, "the pod writes").await?;
+    ctx.log("pods use a volume");
+
+    // The kubelet has given the volume to the pod's group.
+    let owner = ctx.machine.sh(&format!("stat -c %g {at}; stat -c '%u %g' {at}/log")).await?;
+    ensure!(owner == "2000\n1000 2000\n", "fsGroup: {owner}");
+    let seen = cluster.run(ctx, "exec reader -- sh -c 'cat /data/written; touch /data/x || echo refused'").await;
+    let seen = seen.unwrap_or_else(|error| format!("{error:#}"));
+    ensure!(seen.contains("refused"), "readOnly: {seen}");
+    ensure!(ctx.machine.sh(&format!("cat {at}/sub/made")).await?.trim() == "by the reader", "subPath");
+
+    // The pod is in a cgroup of the kubelet's. What it writes to the volume, and the journal, are charged to the tenant.
+    let tenant = async || json(ctx, &["tenant", "inspect", &volume.name]).await;
+    let charged = |view: &Value| view["server_io"]["written_bytes"].as_u64();
+    let before = tenant().await?;
+    volume.keeps_writing(ctx, "the pod keeps writing").await?;
+    let after = tenant().await?;
+    ensure!(after["share"] == 100 && charged(&after) > charged(&before), "{before} {after}");
+    let slice = after["slice"].as_str().context("no slice")?;
+    let journal = ctx.machine.sh(&format!("cat /sys/fs/cgroup/'{slice}'/*-journal.slice/cgroup.procs")).await?;
+    ensure!(!journal.trim().is_empty(), "the journal thread is not in the tenant's slice");
+    let disk = ctx.machine.disk(0).await?;
+    let pod = format!(
+        "disk=$(lsblk -ndo MAJ:MIN {disk} | tr -d ' '); for p in $(pgrep -f 'written.new'); do c=$(sed -n 's/^0:://p' /proc/$p/cgroup); \
+         echo $c; grep \"^$disk .*wbytes=[1-9]\" /sys/fs/cgroup$c/io.stat || true; done"
+    );
+    let pod = ctx.machine.sh(&pod).await?;
+    ensure!(pod.starts_with("/kubepods/") && !pod.contains("wbytes"), "the pod itself is charged: {pod}");
+    Ok(volume)
+}
+
+/// The claim grows, and gets another class, while the pod writes.
+async fn change_volume(ctx: &Ctx, cluster: &Cluster, volume: &Volume) -> Result<()> {
+    let grow = value!({"spec": {"resources": {"requests": {"storage": "128Mi"}}}});
+    cluster.run(ctx, &format!("patch pvc data -p '{grow}'")).await?;
+    cluster.wait(ctx, "--for=jsonpath='{.status.capacity.storage}'=128Mi pvc/data").await?;
+    let view = volume.view(ctx).await?;
+    ensure!(view["size_bytes"] == 128 << 20, "{view}");
+    let size = cluster.run(ctx, "exec writer -- df -m /data").await?;
+    let size = size.lines().last().and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    ensure!(size > Some(96), "the pod sees {size:?} MiB");
+    ctx.log("the volume is expanded");
+
+    let class = value!({"spec": {"volumeAttributesClassName": "bulkhead-high"}});
+    cluster.run(ctx, &format!("patch pvc data -p '{class}'")).await?;
+    cluster.wait(ctx, "--for=jsonpath='{.status.currentVolumeAttributesClassName}'=bulkhead-high pvc/data").await?;
+    let tenant = json(ctx, &["tenant", "inspect", &volume.name]).await?;
+    ensure!(tenant["share"] == 300, "{tenant}");
+    volume.keeps_writing(ctx, "the pod writes to the changed volume").await
+}
+
+/// Kubelet, driver and daemon are restarted while the pod writes.
+async fn restart(ctx: &Ctx, cluster: &Cluster, volume: &Volume, daemon: Daemon) -> Result<Daemon> {
+    cluster.restart_kubelet(ctx).await?;
+    volume.keeps_writing(ctx, "the pod writes after a restart of the kubelet").await?;
+
+    // As an update does: the pod is deleted, and another one started.
+    let drivers = "-n bulkhead get pods -l app.kubernetes.io/name=bulkhead-csi -o 'jsonpath={.items[*].metadata.uid}'";
+    let old = cluster.ask(ctx, drivers).await?;
+    cluster.run(ctx, "-n bulkhead delete pod -l app.kubernetes.io/name=bulkhead-csi").await?;
+    volume.keeps_writing(ctx, "the pod writes without a driver").await?;
+    let limit = LIMIT.as_secs() - 60;
+    cluster.run(ctx, &format!("-n bulkhead rollout status daemonset/bulkhead-csi --timeout={limit}s")).await?;
+    ensure!(cluster.ask(ctx, drivers).await? != old, "the driver's pod is the same");
+    daemon.kill().await?;
+    let daemon = start_daemon(ctx, &[]).await?;
+    volume.keeps_writing(ctx, "the pod writes after a restart of the daemon").await?;
+    let restarts =
+        cluster.ask(ctx, "get pods -o 'jsonpath={.items[*].status.containerStatuses[*].restartCount}'").await?;
+    ensure!(restarts.trim() == "0 0", "containers were restarted: {restarts}");
+    ctx.log("kubelet, driver and daemon were restarted");
+    Ok(daemon)
+}
+
+/// A snapshot is a volume of its own, restored for another pod.
+async fn restore(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
+    cluster.apply(ctx, RESTORED).await?;
+    cluster.wait(ctx, "--for=jsonpath='{.status.readyToUse}'=true volumesnapshot/data").await?;
+    cluster.wait(ctx, "--for=condition=Ready pod/restored").await?;
+    let lines = cluster.run(ctx, "logs restored").await?;
+    ensure!(lines.trim().parse::<u64>().is_ok_and(|lines| lines > 0), "the copy has {lines:?} lines");
+    ctx.log("a snapshot is restored");
+    Ok(())
+}
+
+/// Pods, claims and snapshots are deleted, and then the driver.
+async fn remove(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
+    cluster.run(ctx, "delete pod writer reader restored").await?;
+    cluster.run(ctx, "delete volumesnapshot data").await?;
+    cluster.run(ctx, "delete pvc data restored").await?;
+    cluster.wait(ctx, "--for=delete pv --all").await?;
+    for noun in ["volume", "tenant"] {
+        let left = json(ctx, &[noun, "ls"]).await?;
+        ensure!(left == value!([]), "{noun}s are left: {left}");
+    }
+    let mounts =
+        ctx.machine.sh("grep -E '/run/bulkhead/mnt/|csi.bulkhead.dev|kubernetes.io~csi' /proc/mounts || true").await?;
+    ensure!(mounts.is_empty(), "mounts are left: {mounts}");
+    cluster.run(ctx, "delete -k /tmp/kubernetes/snapshots").await?;
+    let left = ctx.machine.sh("ls /var/lib/kubelet/plugins_registry /var/lib/kubelet/plugins/csi.bulkhead.dev").await?;
+    ensure!(!left.contains(".sock"), "sockets are left: {left}");
+    Ok(())
+}

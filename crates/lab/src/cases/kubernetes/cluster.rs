@@ -1,0 +1,154 @@
+//! A Kubernetes of one node in the guest: its programs, its units, container images, and its objects. Does not: define cases.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::case::{Ctx, Outcome};
+use crate::go_tool::{GoModule, GoPrograms};
+
+/// The packages of its container runtime, and of the program of its pods.
+const PACKAGES: [&str; 4] = ["containerd", "runc", "containernetworking-plugins", "busybox-static"];
+
+/// Time limit of one step: all of Kubernetes is emulated.
+pub(super) const LIMIT: Duration = Duration::from_secs(900);
+
+/// Time limit of a command that only asks.
+const ASK_LIMIT: Duration = Duration::from_secs(180);
+
+/// Starts it.
+const START: &str = include_str!("cluster.sh");
+
+/// Makes an image from a root directory: `image NAME ENTRYPOINT ROOT`.
+const IMAGE: &str = r#"
+image() {
+    local work
+    work=$(mktemp -d)
+    cd "$work"
+    tar -C "$3" -cf layer.tar .
+    sum=$(sha256sum layer.tar | cut -d' ' -f1)
+    echo '{"architecture":"amd64","os":"linux","config":{"Entrypoint":'"$2"'},"rootfs":{"type":"layers","diff_ids":["sha256:'$sum'"]}}' >config.json
+    echo '[{"Config":"config.json","RepoTags":["'"$1"'"],"Layers":["layer.tar"]}]' >manifest.json
+    tar -cf - manifest.json config.json layer.tar | ctr -n k8s.io images import -
+    cd /
+    rm -r "$work"
+}
+"#;
+
+/// A Kubernetes in the guest.
+pub(super) struct Cluster {
+    sidecars: GoPrograms,
+}
+
+impl Cluster {
+    /// Starts it, and waits until its node is ready; the reason for a skip if a part of it is not available.
+    pub(super) async fn start(ctx: &Ctx) -> Result<std::result::Result<Self, Outcome>> {
+        let mut modules = Vec::new();
+        for module in [GoModule::KUBERNETES, GoModule::PROVISIONER, GoModule::SIDECARS] {
+            match ctx.lab.go_programs(module).await {
+                Ok(programs) => modules.push(programs),
+                Err(error) => return Ok(Err(Outcome::Skipped(format!("{module} is not available: {error:#}")))),
+            }
+        }
+        // Copies: the guest's clock leaps while it reads files of the host.
+        for name in PACKAGES {
+            let files = match ctx.lab.package(name).await {
+                Ok(package) => package.path("usr"),
+                Err(error) => {
+                    return Ok(Err(Outcome::Skipped(format!("Debian's {name} is not available: {error:#}"))));
+                }
+            };
+            ctx.machine.sh_within(&format!("cp -a --keep-directory-symlink {files} /"), LIMIT).await?;
+        }
+        for program in modules.iter().map(GoPrograms::all).collect::<Result<Vec<_>>>()?.concat() {
+            ctx.machine.bring(&program).await?;
+        }
+        ctx.log("starting Kubernetes");
+        ctx.machine.sh_within(START, LIMIT).await?;
+        let sidecars = modules.pop().context("there are no modules")?;
+        let cluster = Self { sidecars };
+        let root = "mkdir -p /tmp/box/bin; cp /usr/bin/busybox /tmp/box/bin/; for n in sh cat sleep sync mv df id stat; do ln -s busybox /tmp/box/bin/$n; done";
+        let images = "image lab/pause:1 '[\"/bin/sleep\", \"1000000\"]' /tmp/box; image lab/box:1 '[\"/bin/sh\", \"-c\"]' /tmp/box; rm -r /tmp/box";
+        ctx.machine.sh_within(&format!("{IMAGE}{root}\n{images}"), LIMIT).await?;
+        ctx.machine
+            .wait_until("the node is there", LIMIT, async || Ok(cluster.ask(ctx, "get node node-1").await.ok()))
+            .await?;
+        cluster.wait(ctx, "--for=condition=Ready node/node-1").await?;
+        ctx.log("Kubernetes is ready");
+        Ok(Ok(cluster))
+    }
+
+    /// Starts the snapshot-controller, which belongs to a cluster and not to a driver.
+    pub(super) async fn start_snapshots(&self, ctx: &Ctx) -> Result<()> {
+        let mut definitions = String::new();
+        for file in self.sidecars.files()? {
+            let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if name.starts_with("snapshot.") {
+                definitions += &format!(" -f {}", ctx.machine.show(&file)?);
+            }
+        }
+        self.run(ctx, &format!("create{definitions}")).await?;
+        self.wait(ctx, "--for=condition=Established crd --all").await?;
+        let start = "setsid snapshot-controller --kubeconfig=/run/kubernetes/admin.conf --leader-election=false \
+                     --enable-distributed-snapshotting > /run/kubernetes/log/snapshot-controller 2>&1 < /dev/null &";
+        ctx.machine.sh(start).await.map(drop)
+    }
+
+    /// Makes the image of a sidecar from its program, under the name that manifests have.
+    pub(super) async fn import_sidecar(&self, ctx: &Ctx, program: &str, image: &str) -> Result<()> {
+        let import = format!(
+            "{IMAGE}mkdir /tmp/root; cp {} /tmp/root/; image {image} '[\"/{program}\"]' /tmp/root; rm -r /tmp/root",
+            ctx.program(program)
+        );
+        ctx.machine.sh_within(&import, LIMIT).await.map(drop)
+    }
+
+    /// Makes the image of the driver, as its Dockerfile does: the program, and the libraries that it needs.
+    pub(super) async fn import_driver(&self, ctx: &Ctx, image: &str) -> Result<()> {
+        let program = ctx.program("bulkhead");
+        let import = format!(
+            "{IMAGE}mkdir -p /tmp/root/usr/bin; cp {program} /tmp/root/usr/bin/; ldd {program} | grep -o '/[^ ]*' | xargs cp -L --parents -t /tmp/root; \
+             image {image} '[\"/usr/bin/bulkhead\", \"csi\"]' /tmp/root; rm -r /tmp/root"
+        );
+        ctx.machine.sh_within(&import, LIMIT).await.map(drop)
+    }
+
+    /// Ends the kubelet and starts another one; returns when it answers.
+    pub(super) async fn restart_kubelet(&self, ctx: &Ctx) -> Result<()> {
+        let restart = "read pid < /run/kubernetes/kubelet.pid; kill $pid; while [ -e /proc/$pid ]; do sleep 0.1; done; bash /run/kubernetes/start-kubelet";
+        ctx.machine.sh_within(restart, LIMIT).await?;
+        let exec = async || Ok(self.ask(ctx, "exec writer -- id").await.ok());
+        ctx.machine.wait_until("the kubelet answers", LIMIT, exec).await.map(drop)
+    }
+
+    /// Runs `kubectl`.
+    pub(super) async fn run(&self, ctx: &Ctx, words: &str) -> Result<String> {
+        ctx.machine.sh_within(&format!("kubectl --kubeconfig=/run/kubernetes/admin.conf {words}"), LIMIT).await
+    }
+
+    /// Runs `kubectl` with a question.
+    pub(super) async fn ask(&self, ctx: &Ctx, words: &str) -> Result<String> {
+        ctx.machine.sh_within(&format!("kubectl --kubeconfig=/run/kubernetes/admin.conf {words}"), ASK_LIMIT).await
+    }
+
+    /// Creates or changes objects.
+    pub(super) async fn apply(&self, ctx: &Ctx, manifest: &str) -> Result<()> {
+        ctx.machine.write_file("/tmp/manifest.yaml", manifest.as_bytes()).await?;
+        self.run(ctx, "apply -f /tmp/manifest.yaml").await.map(drop)
+    }
+
+    /// Waits for a state, as `kubectl wait` names it.
+    pub(super) async fn wait(&self, ctx: &Ctx, what: &str) -> Result<()> {
+        let limit = LIMIT.as_secs() - 60;
+        self.run(ctx, &format!("wait {what} --timeout={limit}s")).await.map(drop)
+    }
+
+    /// What an operator would look at after a failure.
+    pub(super) async fn report(&self, ctx: &Ctx) -> Result<String> {
+        let report = "exec 2>&1; export KUBECONFIG=/run/kubernetes/admin.conf; kubectl get -A pods,pvc,pv,events,csinodes,csistoragecapacities -o wide; \
+                      kubectl describe -A pods; for c in driver csi-provisioner csi-resizer csi-snapshotter; do echo \"== $c\"; \
+                      kubectl -n bulkhead logs ds/bulkhead-csi -c $c --tail=60; done; bulkhead volume ls; bulkhead job ls; grep bulkhead /proc/mounts; \
+                      ps axo pid,ppid,stat,wchan:20,rss,args | cut -c1-200; free -m; tail -n 200 /run/kubernetes/log/*";
+        ctx.machine.sh_within(&format!("({report}) || true"), LIMIT).await
+    }
+}
