@@ -57,7 +57,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 /// Fails if a program, without symbols, has more than [`MAX_PROGRAM_BYTES`].
 fn is_small(program: &Path) -> Result<()> {
-    let stripped = target_dir().join("packaging/stripped");
+    let directory = target_dir().join("packaging");
+    std::fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    let stripped = directory.join("stripped");
     let [from, to] = [program, &stripped].map(|path| path.to_string_lossy().into_owned());
     run_command(Path::new("strip"), &["-o", &to, &from])?;
     let bytes = std::fs::metadata(&stripped).with_context(|| format!("cannot read {}", stripped.display()))?.len();

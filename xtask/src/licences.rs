@@ -13,8 +13,8 @@ use crate::lab::workspace;
 
 /// The version to install if none is installed.
 const CARGO_ABOUT_VERSION: &str = "0.9.3";
-/// The shipped programs: directories below crates.
-const SHIPPED: [&str; 2] = ["cli", "runtime"];
+/// The shipped programs: packages, and their directories below crates.
+const SHIPPED: [(&str, &str); 2] = [("bulkhead", "cli"), ("bulkhead-runtime", "runtime")];
 /// The first line of the file; the packages follow, one a line, up to an empty line.
 const TITLE: &str =
     "Packages in bulkhead and bulkhead-runtime, with their licences (`cargo xtask deny` writes this file)";
@@ -64,7 +64,7 @@ impl std::fmt::Display for Package {
 pub(crate) fn write() -> Result<()> {
     // Without optimisation it takes minutes to recognise the texts.
     let program = installed("cargo-about", CARGO_ABOUT_VERSION, &["--locked", "--features", "cli"])?;
-    let reports = SHIPPED.iter().map(|name| report(&program, name)).collect::<Result<Vec<_>>>()?;
+    let reports = SHIPPED.iter().map(|(_, directory)| report(&program, directory)).collect::<Result<Vec<_>>>()?;
     let path = file(&workspace());
     std::fs::write(&path, text(&reports)).with_context(|| format!("cannot write {}", path.display()))
 }
@@ -74,11 +74,10 @@ fn file(workspace: &Path) -> PathBuf {
     workspace.join("packaging/third-party-licences.txt")
 }
 
-/// What cargo-about finds for a shipped program.
-fn report(cargo_about: &Path, name: &str) -> Result<Report> {
-    let directory = workspace();
-    let [configuration, manifest] = ["packaging/about.toml".to_owned(), format!("crates/{name}/Cargo.toml")]
-        .map(|file| directory.join(file).to_string_lossy().into_owned());
+/// What cargo-about finds for the program in a directory below crates.
+fn report(cargo_about: &Path, directory: &str) -> Result<Report> {
+    let [configuration, manifest] = ["packaging/about.toml".to_owned(), format!("crates/{directory}/Cargo.toml")]
+        .map(|file| workspace().join(file).to_string_lossy().into_owned());
     let options = ["--offline", "--locked", "--fail", "--format", "json"];
     let files = ["--config", &configuration, "--manifest-path", &manifest];
     let output = output_of(cargo_about, &[&["generate"], &options[..], &files[..]].concat())?;
@@ -142,8 +141,7 @@ mod tests {
         // Ours have a path.
         let linked: BTreeSet<String> = SHIPPED
             .iter()
-            .map(|directory| if *directory == "cli" { "bulkhead".to_owned() } else { format!("bulkhead-{directory}") })
-            .flat_map(|package| tree(&package).lines().map(str::to_owned).collect::<Vec<_>>())
+            .flat_map(|(package, _)| tree(package).lines().map(str::to_owned).collect::<Vec<_>>())
             .filter(|line| !line.contains(" (/") && !line.is_empty())
             .map(|line| line.replacen(" v", " ", 1).replace(" (proc-macro)", ""))
             .collect();
