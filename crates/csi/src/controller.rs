@@ -31,12 +31,12 @@ use crate::proto::{
 };
 use crate::{TOPOLOGY, health, status};
 
-/// What the controller announces.
-const CAPABILITIES: [Rpc; 13] = [
+/// What the controller announces. `EXPAND_VOLUME` is not among them: the node of a volume expands it. csi-resizer does not know which
+/// driver is on that node, and would ask the ones of all nodes.
+const CAPABILITIES: [Rpc; 12] = [
     Rpc::CreateDeleteVolume,
     Rpc::CreateDeleteSnapshot,
     Rpc::CloneVolume,
-    Rpc::ExpandVolume,
     Rpc::GetCapacity,
     Rpc::ListSnapshots,
     Rpc::ListVolumes,
@@ -135,15 +135,6 @@ impl Service for Controller {
         self.calls.carry_out(&object, async move { this.delete(&id).await.map(|()| DeleteVolumeResponse {}) }).await
     }
 
-    async fn controller_expand_volume(
-        &self,
-        request: Request<ControllerExpandVolumeRequest>,
-    ) -> Result<Response<ControllerExpandVolumeResponse>, Status> {
-        let (this, request) = (self.clone(), request.into_inner());
-        let object = format!("volume {}", request.volume_id);
-        self.calls.carry_out(&object, async move { this.expand(&request).await }).await
-    }
-
     async fn controller_modify_volume(
         &self,
         request: Request<ControllerModifyVolumeRequest>,
@@ -235,6 +226,14 @@ impl Service for Controller {
         _: Request<ControllerUnpublishVolumeRequest>,
     ) -> Result<Response<ControllerUnpublishVolumeResponse>, Status> {
         unimplemented("ControllerUnpublishVolume")
+    }
+
+    /// `NodeExpandVolume` does it.
+    async fn controller_expand_volume(
+        &self,
+        _: Request<ControllerExpandVolumeRequest>,
+    ) -> Result<Response<ControllerExpandVolumeResponse>, Status> {
+        unimplemented("ControllerExpandVolume")
     }
 
     async fn controller_get_volume(

@@ -1,4 +1,4 @@
-//! Volumes: created, deleted, expanded and modified.
+//! Volumes: created, deleted and modified.
 
 use bulkhead_api::client::Removal;
 use bulkhead_api::wire::{TenantCreate, TenantSet, TenantView, VolumeCopy, VolumeCreate, VolumeResize, VolumeView};
@@ -14,8 +14,7 @@ use crate::capacity::{Range, signed};
 use crate::parameters::{Mutable, Parameters};
 use crate::proto::volume_content_source::Type as Source;
 use crate::proto::{
-    ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerModifyVolumeRequest, CreateVolumeRequest,
-    CreateVolumeResponse, Volume, VolumeContentSource,
+    ControllerModifyVolumeRequest, CreateVolumeRequest, CreateVolumeResponse, Volume, VolumeContentSource,
 };
 use crate::{capability, names, parameters, status};
 
@@ -177,27 +176,6 @@ impl Controller {
         self.daemon.volume_remove(&volume, Removal::default()).await.map_err(failed)?;
         tenants::remove_unused(&self.daemon, FrontEnd::Csi, view.default_tenant.as_ref().unwrap_or(&volume.name)).await;
         Ok(())
-    }
-
-    /// `ControllerExpandVolume`, with its file system: nothing remains to be done on the node.
-    pub(super) async fn expand(
-        &self,
-        request: &ControllerExpandVolumeRequest,
-    ) -> Result<ControllerExpandVolumeResponse, Status> {
-        let view = self.inspect("volume_id", &request.volume_id).await.map_err(failed)?;
-        let object = format!("volume {}", view.volume);
-        if request.capacity_range.is_none() {
-            return Err(failed(Fault::new(Code::InvalidArgument, object, "no capacity range is given")));
-        }
-        let range = Range::parse(request.capacity_range.as_ref()).map_err(failed)?;
-        if range.limit.is_some_and(|limit| view.size_bytes > limit) {
-            return Err(status::out_of_range(&object, &format!("it has {}, more than the limit", view.size_bytes)));
-        }
-        let size = match view.size_bytes >= range.required {
-            true => view.size_bytes,
-            false => self.grow(&view.volume, range.required).await.map_err(failed)?.size_bytes,
-        };
-        Ok(ControllerExpandVolumeResponse { capacity_bytes: signed(size), node_expansion_required: false })
     }
 
     /// `ControllerModifyVolume`: changes the share and the limits of the volume's tenant.

@@ -45,7 +45,8 @@ impl Node {
         Ok(NodeGetVolumeStatsResponse { usage: vec![bytes, inodes] })
     }
 
-    /// `NodeExpandVolume`. The controller has grown the file system already, unless another driver's call or an operator came between.
+    /// `NodeExpandVolume`: grows the volume and its file system, in use. A pool without the space is `OUT_OF_RANGE`, so that the kubelet marks
+    /// the expansion infeasible and lets the user ask for less; it is repeated nevertheless.
     pub(super) async fn expand(&self, request: &NodeExpandVolumeRequest) -> Result<NodeExpandVolumeResponse, Status> {
         let checked = async {
             required("volume_id", &request.volume_id)?;
@@ -66,7 +67,10 @@ impl Node {
         }
         if size > view.size_bytes {
             let resize = VolumeResize { size_bytes: Some(size), ..VolumeResize::default() };
-            self.daemon.volume_resize(&view.volume, &resize, false).await.map_err(failed)?;
+            self.daemon.volume_resize(&view.volume, &resize, false).await.map_err(|fault| match fault.code {
+                Code::NoSpace => Status::out_of_range(failed(fault).message()),
+                _ => failed(fault),
+            })?;
         }
         Ok(NodeExpandVolumeResponse { capacity_bytes: signed(size) })
     }

@@ -416,7 +416,13 @@ async fn root_a_published_volume_has_statistics_and_is_expanded() {
     for required in [48 << 20, 48 << 20, 16 << 20] {
         assert_eq!(expand(&id, &path, (required, 0)).await.unwrap(), 48 << 20);
     }
-    assert_eq!(refused(expand(&id, &path, (0, 16 << 20)).await).0, Code::OutOfRange);
+    for range in [(0, 0), (1, 0), (0, i64::MAX)] {
+        assert_eq!(expand(&id, &path, range).await.unwrap(), 48 << 20);
+    }
+    for range in [(0, 16 << 20), (1 << 50, 0), (i64::MAX, 0)] {
+        assert_eq!(refused(expand(&id, &path, range).await).0, Code::OutOfRange, "{range:?}");
+    }
+    assert_eq!(refused(expand(&id, &path, (-1, 0)).await).0, Code::InvalidArgument);
     assert_eq!(refused(expand(&id, &host.path("pods/b"), (0, 0)).await).0, Code::NotFound);
     assert_eq!(refused(expand("fast/none", &path, (0, 0)).await).0, Code::NotFound);
 }

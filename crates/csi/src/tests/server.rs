@@ -22,8 +22,8 @@ use crate::identity::Driver;
 use crate::node::{Node, Settings};
 use crate::pluginregistration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 use crate::proto::{
-    ControllerExpandVolumeRequest, ControllerModifyVolumeRequest, CreateSnapshotRequest, CreateVolumeRequest,
-    CreateVolumeResponse, GetPluginInfoRequest, GetPluginInfoResponse, NodePublishVolumeRequest,
+    ControllerModifyVolumeRequest, CreateSnapshotRequest, CreateVolumeRequest, CreateVolumeResponse,
+    GetPluginInfoRequest, GetPluginInfoResponse, NodeExpandVolumeRequest, NodePublishVolumeRequest,
     NodeStageVolumeRequest,
 };
 use crate::registration::{self, Registration};
@@ -304,10 +304,6 @@ async fn secrets_of_requests_are_never_logged() {
             let (name, source_volume_id, secrets) = ("s".to_owned(), id.clone(), secrets());
             CreateSnapshotRequest { name, source_volume_id, secrets, ..Default::default() }.encode_to_vec()
         }),
-        ("Controller/ControllerExpandVolume", {
-            let (volume_id, secrets) = (id.clone(), secrets());
-            ControllerExpandVolumeRequest { volume_id, secrets, ..Default::default() }.encode_to_vec()
-        }),
         ("Controller/ControllerModifyVolume", {
             let (volume_id, secrets) = (id.clone(), secrets());
             ControllerModifyVolumeRequest { volume_id, secrets, ..Default::default() }.encode_to_vec()
@@ -317,6 +313,10 @@ async fn secrets_of_requests_are_never_logged() {
             let request =
                 NodeStageVolumeRequest { volume_id, staging_target_path, volume_capability, ..Default::default() };
             NodeStageVolumeRequest { secrets: secrets(), ..request }.encode_to_vec()
+        }),
+        ("Node/NodeExpandVolume", {
+            let (volume_id, volume_path, secrets) = (id.clone(), path.clone(), secrets());
+            NodeExpandVolumeRequest { volume_id, volume_path, secrets, ..Default::default() }.encode_to_vec()
         }),
         ("Node/NodePublishVolume", {
             let (volume_id, target_path, volume_capability) = (id.clone(), path.clone(), capability());
