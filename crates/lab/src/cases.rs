@@ -38,6 +38,7 @@ mod xfs;
 
 use std::time::Duration;
 
+pub use self::kubernetes::kubernetes_on;
 use crate::case::Case;
 use crate::disk::{DiskModel, DiskSpec};
 

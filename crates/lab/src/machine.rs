@@ -387,6 +387,12 @@ impl Machine {
         &self.disks
     }
 
+    /// What it consists of.
+    #[must_use]
+    pub fn spec(&self) -> &MachineSpec {
+        &self.spec
+    }
+
     /// Its clock.
     #[must_use]
     pub fn clock(&self) -> Clock {

@@ -1,6 +1,9 @@
 //! The CSI driver in a real Kubernetes: its manifests, and pods with volumes.
 
 mod cluster;
+mod experiment;
+mod images;
+mod postgres;
 
 use std::time::Duration;
 
@@ -8,18 +11,24 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json as value};
 
 use self::cluster::{Cluster, LIMIT};
+pub use self::experiment::kubernetes_on;
 use super::host::{Daemon, PROFILE, json, kernel_is_silent, make_file_pool, start_daemon, unmake_file_pool};
 use super::systemd::keeps_writing;
 use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
 
+/// Memory for a Kubernetes and its images.
+const MEMORY_MIB: u32 = 6144;
+
 /// A machine with memory for a Kubernetes and its images. In virtual time: Kubernetes has many time limits, which a busy host would exceed.
 const NODE: Profile =
-    Profile { name: "kubernetes", disks: &[DiskSpec::new(DiskModel::Fast, 4096)], memory_mib: 6144, ..PROFILE };
+    Profile { name: "kubernetes", disks: &[DiskSpec::new(DiskModel::Fast, 4096)], memory_mib: MEMORY_MIB, ..PROFILE };
 
-/// Run by name only: it takes long, and has not passed yet.
-pub(super) const SOAK: &[Case] = &[Case {
+/// Run by name only: building Kubernetes takes 20 minutes, and each of them a quarter of an hour.
+pub(super) const SOAK: &[Case] = &[KUBERNETES, KUBERNETES_POSTGRES];
+
+const KUBERNETES: Case = Case {
     name: "kubernetes",
     about: "a real Kubernetes runs the driver by its manifests with the upstream sidecars: pods of one node share a volume, with fsGroup, \
             subPath and readOnly, whose I/O is charged to its tenant and not to them; it is expanded, modified, copied by a snapshot; \
@@ -28,7 +37,15 @@ pub(super) const SOAK: &[Case] = &[Case {
     profile: NODE,
     limit: Duration::from_secs(3600),
     run: |ctx| Box::pin(kubernetes(ctx)),
-}];
+};
+
+const KUBERNETES_POSTGRES: Case = Case {
+    name: "kubernetes_postgres",
+    about: "in a real Kubernetes, a StatefulSet of three PostgreSQL databases, whose clients insert all the time, is expanded; a snapshot of \
+            one is restored and recovered with all rows committed before, another one is evicted and has its rows; nothing is left",
+    run: |ctx| Box::pin(postgres::kubernetes_postgres(ctx)),
+    ..KUBERNETES
+};
 
 /// The manifests of `contrib/kubernetes`, by path.
 const MANIFESTS: [(&str, &str); 9] = [
@@ -112,8 +129,8 @@ async fn deploy(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
         MANIFESTS.iter().flat_map(|(_, text)| text.lines()).filter_map(|line| line.trim().strip_prefix("image: "));
     for image in images {
         match SIDECARS.iter().find(|name| image.contains(&format!("/{name}:"))) {
-            Some(program) => cluster.import_sidecar(ctx, program, image).await?,
-            None => cluster.import_driver(ctx, image).await?,
+            Some(program) => images::import_sidecar(ctx, program, image).await?,
+            None => images::import_driver(ctx, image).await?,
         }
     }
     cluster.run(ctx, "label node node-1 bulkhead.dev/daemon=true").await?;
@@ -169,7 +186,7 @@ async fn use_volume(ctx: &Ctx, cluster: &Cluster) -> Result<Volume> {
     let disk = ctx.machine.disk(0).await?;
     let pod = format!(
         "disk=$(lsblk -ndo MAJ:MIN {disk} | tr -d ' '); for p in $(pgrep -f 'written.new'); do c=$(sed -n 's/^0:://p' /proc/$p/cgroup); \
-         echo $c; grep \"^$disk .*wbytes=[1-9]\" /sys/fs/cgroup$c/io.stat || true; done"
+         case $c in /kubepods/*) echo $c; grep \"^$disk .*wbytes=[1-9]\" /sys/fs/cgroup$c/io.stat || true;; esac; done"
     );
     let pod = ctx.machine.sh(&pod).await?;
     ensure!(pod.starts_with("/kubepods/") && !pod.contains("wbytes"), "the pod itself is charged: {pod}");

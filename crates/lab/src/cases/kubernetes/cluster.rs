@@ -1,9 +1,10 @@
-//! A Kubernetes of one node in the guest: its programs, its units, container images, and its objects. Does not: define cases.
+//! A Kubernetes of one node in the guest: its programs, and its objects. Does not: define cases.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
+use super::images;
 use crate::case::{Ctx, Outcome};
 use crate::go_tool::{GoModule, GoPrograms};
 
@@ -13,27 +14,11 @@ const PACKAGES: [&str; 4] = ["containerd", "runc", "containernetworking-plugins"
 /// Time limit of one step: all of Kubernetes is emulated.
 pub(super) const LIMIT: Duration = Duration::from_secs(900);
 
-/// Time limit of a command that only asks.
+/// Time limit of a question.
 const ASK_LIMIT: Duration = Duration::from_secs(180);
 
 /// Starts it.
 const START: &str = include_str!("cluster.sh");
-
-/// Makes an image from a root directory: `image NAME ENTRYPOINT ROOT`.
-const IMAGE: &str = r#"
-image() {
-    local work
-    work=$(mktemp -d)
-    cd "$work"
-    tar -C "$3" -cf layer.tar .
-    sum=$(sha256sum layer.tar | cut -d' ' -f1)
-    echo '{"architecture":"amd64","os":"linux","config":{"Entrypoint":'"$2"'},"rootfs":{"type":"layers","diff_ids":["sha256:'$sum'"]}}' >config.json
-    echo '[{"Config":"config.json","RepoTags":["'"$1"'"],"Layers":["layer.tar"]}]' >manifest.json
-    tar -cf - manifest.json config.json layer.tar | ctr -n k8s.io images import -
-    cd /
-    rm -r "$work"
-}
-"#;
 
 /// A Kubernetes in the guest.
 pub(super) struct Cluster {
@@ -67,9 +52,7 @@ impl Cluster {
         ctx.machine.sh_within(START, LIMIT).await?;
         let sidecars = modules.pop().context("there are no modules")?;
         let cluster = Self { sidecars };
-        let root = "mkdir -p /tmp/box/bin; cp /usr/bin/busybox /tmp/box/bin/; for n in sh cat sleep sync mv df id stat; do ln -s busybox /tmp/box/bin/$n; done";
-        let images = "image lab/pause:1 '[\"/bin/sleep\", \"1000000\"]' /tmp/box; image lab/box:1 '[\"/bin/sh\", \"-c\"]' /tmp/box; rm -r /tmp/box";
-        ctx.machine.sh_within(&format!("{IMAGE}{root}\n{images}"), LIMIT).await?;
+        images::import_box(ctx).await?;
         ctx.machine
             .wait_until("the node is there", LIMIT, async || Ok(cluster.ask(ctx, "get node node-1").await.ok()))
             .await?;
@@ -92,25 +75,6 @@ impl Cluster {
         let start = "setsid snapshot-controller --kubeconfig=/run/kubernetes/admin.conf --leader-election=false \
                      --enable-distributed-snapshotting > /run/kubernetes/log/snapshot-controller 2>&1 < /dev/null &";
         ctx.machine.sh(start).await.map(drop)
-    }
-
-    /// Makes the image of a sidecar from its program, under the name that manifests have.
-    pub(super) async fn import_sidecar(&self, ctx: &Ctx, program: &str, image: &str) -> Result<()> {
-        let import = format!(
-            "{IMAGE}mkdir /tmp/root; cp {} /tmp/root/; image {image} '[\"/{program}\"]' /tmp/root; rm -r /tmp/root",
-            ctx.program(program)
-        );
-        ctx.machine.sh_within(&import, LIMIT).await.map(drop)
-    }
-
-    /// Makes the image of the driver, as its Dockerfile does: the program, and the libraries that it needs.
-    pub(super) async fn import_driver(&self, ctx: &Ctx, image: &str) -> Result<()> {
-        let program = ctx.program("bulkhead");
-        let import = format!(
-            "{IMAGE}mkdir -p /tmp/root/usr/bin; cp {program} /tmp/root/usr/bin/; ldd {program} | grep -o '/[^ ]*' | xargs cp -L --parents -t /tmp/root; \
-             image {image} '[\"/usr/bin/bulkhead\", \"csi\"]' /tmp/root; rm -r /tmp/root"
-        );
-        ctx.machine.sh_within(&import, LIMIT).await.map(drop)
     }
 
     /// Ends the kubelet and starts another one; returns when it answers.

@@ -61,6 +61,7 @@ imageGCHighThresholdPercent: 100
 localStorageCapacityIsolation: false
 nodeStatusUpdateFrequency: 30s
 nodeLeaseDurationSeconds: 600
+syncFrequency: 10s
 registerNode: true
 runtimeRequestTimeout: 10m
 END

@@ -1,0 +1,52 @@
+//! A Kubernetes for an experiment.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+
+use super::cluster::{Cluster, LIMIT};
+use super::{MEMORY_MIB, deploy, images};
+use crate::case::{Ctx, Outcome};
+use crate::cases::host::{make_file_pool, start_daemon};
+use crate::clock::Clock;
+use crate::disk::DiskSpec;
+use crate::kernels::Kernel;
+use crate::lab::Lab;
+use crate::machine::{Machine, MachineSpec};
+
+/// Boots a machine in virtual time with one disk, and starts a Kubernetes of one node in it: the driver with its classes, a pool `file` on the
+/// disk, and the images `lab/box:1` and `lab/postgres:17`.
+///
+/// # Errors
+/// When a part of it is not available, or does not start.
+pub async fn kubernetes_on(lab: Arc<Lab>, disk: DiskSpec) -> Result<Machine> {
+    let spec = MachineSpec {
+        clock: Clock::Virtual,
+        disks: vec![disk],
+        memory_mib: MEMORY_MIB,
+        cpus: 1,
+        ..MachineSpec::new(Kernel::V6_12)
+    };
+    let machine = Machine::boot(&lab, &spec, "kubernetes").await?;
+    let artifacts: PathBuf = lab.config().artifacts.clone();
+    let ctx = Ctx { machine, lab, artifacts, limit: LIMIT, case: "kubernetes" };
+    let cluster = match Cluster::start(&ctx).await? {
+        Ok(cluster) => cluster,
+        Err(Outcome::Skipped(reason)) => bail!("{reason}"),
+        Err(outcome) => bail!("Kubernetes: {outcome:?}"),
+    };
+    if let Err(skipped) = images::import_postgres(&ctx).await? {
+        bail!("PostgreSQL: {skipped:?}");
+    }
+    // It ends with the machine.
+    start_daemon(&ctx, &[]).await?;
+    make_file_pool(&ctx).await?;
+    if let Err(error) = deploy(&ctx, &cluster).await {
+        ctx.save("failed.log", &cluster.report(&ctx).await?)?;
+        return Err(error);
+    }
+    // Where helper programs are looked for.
+    ctx.machine.sh("ln -s /lab/bin/kubectl /usr/bin/").await?;
+    Ok(ctx.machine)
+}
