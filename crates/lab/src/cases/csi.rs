@@ -64,8 +64,9 @@ const KUBELET: &str = "/run/kubelet";
 const SIZES: [&str; 2] = ["67108864", "134217728"];
 
 /// What the driver does not announce, in csi-sanity's words. docs/kubernetes.md has the reasons.
-const UNANNOUNCED: [&str; 6] = [
+const UNANNOUNCED: [&str; 7] = [
     "Controller Publish, UnpublishVolume",
+    "ControllerExpandVolume",
     "ControllerPublishVolume",
     "ControllerUnpublishVolume",
     "GroupControllerService",
