@@ -23,7 +23,7 @@ use bulkhead_api::client::DEFAULT_SOCKET;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-pub(crate) use self::csi::{CsiArgs, CsiMode};
+pub(crate) use self::csi::{CsiArgs, CsiMode, HttpEndpoint};
 pub(crate) use self::daemon::{BlockdArgs, DaemonArgs, LogFormat};
 pub(crate) use self::demo::DemoArgs;
 pub(crate) use self::device::{CalibrateArgs, DeviceCommand};

@@ -1,26 +1,34 @@
 //! `bulkhead csi`: runs `bulkhead_csi` on a socket.
 
 use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bulkhead_api::client::Client;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_csi::calls::PATIENCE;
 use bulkhead_csi::controller::{self, Controller};
+use bulkhead_csi::diagnostics::{self, Diagnostics};
 use bulkhead_csi::identity::Driver;
+use bulkhead_csi::metrics::Metrics;
 use bulkhead_csi::node::{self, Node};
+use bulkhead_csi::probes::Probes;
 use bulkhead_csi::registration::{self, Registration};
 use bulkhead_csi::server::{self, Limits, Services};
 use bulkhead_engine::socket::{self, Access};
-use tokio::net::UnixListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::args::{CsiArgs, CsiMode};
+use crate::args::{CsiArgs, CsiMode, HttpEndpoint};
 use crate::{daemon, parse, plugin};
 
 /// Longest name of a node, in bytes: CSI allows 256, but recommends this, and a label's value has at most 63.
 const MAX_NODE_BYTES: usize = 128;
+
+/// How long a probe waits for the sockets or the daemon: shorter than a node's agent waits for the probe, so that it gets the reason.
+const PROBE_PATIENCE: Duration = Duration::from_secs(8);
 
 /// Answers orchestrators until `SIGTERM` or `SIGINT`.
 ///
@@ -40,16 +48,42 @@ pub(crate) fn run(args: &CsiArgs, client: Client) -> Result<(), Fault> {
         let settings = node::Settings { node: name, kubelet_dir: args.kubelet_dir.clone(), patience: PATIENCE };
         Node::new(client.clone(), settings)
     });
-    let driver = Driver { daemon: client, has_controller: controller.is_some() };
+    let driver = Driver { daemon: client.clone(), has_controller: controller.is_some() };
     let services = Services { driver, controller, node };
     let registration =
         args.registration_dir.as_ref().map(|dir| (dir.join(registration::SOCKET), Registration::new(socket.clone())));
-    plugin::block_on("csi", serve(&socket, services, registration))
+    let registered = registration.iter().map(|(socket, _)| socket.clone());
+    let sockets = [socket.clone()].into_iter().chain(registered).collect();
+    let http = args.http_endpoint.map(|endpoint| Http {
+        endpoint,
+        probes: Probes { sockets, daemon: client, patience: PROBE_PATIENCE },
+        with_daemon: args.daemon_metrics,
+    });
+    plugin::block_on("csi", serve(&socket, services, registration, http))
 }
 
-/// Serves the driver's socket, and the one that the kubelet looks for.
-async fn serve(path: &Path, services: Services, registration: Option<(PathBuf, Registration)>) -> Result<(), Fault> {
+/// The endpoint for probes and metrics, before it listens.
+struct Http {
+    endpoint: HttpEndpoint,
+    probes: Probes,
+    /// Whether it passes the daemon's metrics on.
+    with_daemon: bool,
+}
+
+/// Serves the driver's socket, the one that the kubelet looks for, and HTTP.
+async fn serve(
+    path: &Path,
+    services: Services,
+    registration: Option<(PathBuf, Registration)>,
+    http: Option<Http>,
+) -> Result<(), Fault> {
     let stop = plugin::stop("csi")?;
+    let metrics = Metrics::default();
+    // Before the sockets, so that nothing is left behind when the address is taken.
+    let http = match http {
+        Some(http) => Some((listen_for_http(http.endpoint).await?, http)),
+        None => None,
+    };
     let mut sockets = vec![(path.to_owned(), listen(path, "--endpoint").await?, services.routes())];
     if let Some((socket, registration)) = &registration {
         match listen(socket, "--registration-dir").await {
@@ -62,15 +96,24 @@ async fn serve(path: &Path, services: Services, registration: Option<(PathBuf, R
     }
     let (stopping, stopped) = watch::channel(false);
     let mut servers = JoinSet::new();
+    let stop_of = |mut stopped: watch::Receiver<bool>| async move {
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+    };
     for (path, listener, routes) in sockets {
-        let mut stopped = stopped.clone();
-        let stop = async move {
-            let _ = stopped.wait_for(|stopped| *stopped).await;
-        };
+        let (stop, metrics) = (stop_of(stopped.clone()), metrics.clone());
         servers.spawn(async move {
-            let ended = server::serve(listener, routes, Limits::default(), stop).await;
+            let ended = server::serve(listener, routes, metrics, Limits::default(), stop).await;
             socket::remove(&path);
             ended.map_err(|error| Fault::new(Code::Internal, format!("socket {}", path.display()), error))
+        });
+    }
+    if let Some((listener, http)) = http {
+        let limits = diagnostics::Limits::default();
+        let diagnostics = Diagnostics::new(http.probes, metrics, http.with_daemon, limits);
+        let stop = stop_of(stopped);
+        servers.spawn(async move {
+            let ended = diagnostics.serve(listener, stop).await;
+            ended.map_err(|error| Fault::new(Code::Internal, "--http-endpoint", error))
         });
     }
     tracing::info!(socket = %path.display(), "the CSI driver is ready");
@@ -100,6 +143,31 @@ async fn listen(path: &Path, option: &str) -> Result<UnixListener, Fault> {
         Code::HasData => fault.hint(format!("remove it, or choose another path with {option}")),
         _ => fault,
     })
+}
+
+/// Listens for probes and metrics.
+async fn listen_for_http(endpoint: HttpEndpoint) -> Result<TcpListener, Fault> {
+    let (address, listener) = match endpoint {
+        HttpEndpoint::One(address) => (address, TcpListener::bind(address).await),
+        HttpEndpoint::Any(port) => {
+            let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+            let all_of_ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+            match TcpListener::bind(all).await {
+                // A host without IPv6.
+                Err(error) if error.kind() != ErrorKind::AddrInUse => {
+                    (all_of_ipv4, TcpListener::bind(all_of_ipv4).await)
+                }
+                bound => (all, bound),
+            }
+        }
+    };
+    let listener = listener.map_err(|error| {
+        let code = if error.kind() == ErrorKind::AddrInUse { Code::InUse } else { Code::Internal };
+        Fault::new(code, format!("address {address}"), format!("cannot listen for HTTP ({error})"))
+            .hint("choose another address with --http-endpoint")
+    })?;
+    tracing::info!(%address, "serving probes and metrics");
+    Ok(listener)
 }
 
 /// The socket that an endpoint names: `unix:///PATH`, `unix:/PATH`, or an absolute path.

@@ -3,8 +3,8 @@
 //! The driver is a process of its own and a client of the daemon like any other: it parses what orchestrators send, and has no state.
 //! [`controller`] has the calls that create, change and list volumes and snapshots, [`node`] those that make a volume usable for containers,
 //! [`identity`] those about the driver itself; [`calls`] carries them out once;
-//! [`names`], [`parameters`], [`capability`] and [`capacity`] read what requests contain, [`status`] words errors, and [`server`] has the
-//! socket.
+//! [`names`], [`parameters`], [`capability`] and [`capacity`] read what requests contain, [`status`] words errors, [`server`] has the
+//! socket and counts its calls ([`metrics`]), and [`diagnostics`] is the HTTP endpoint for metrics and [`probes`].
 //!
 //! Source: <https://github.com/container-storage-interface/spec>, version 1.13.
 
@@ -14,11 +14,14 @@ pub mod calls;
 pub mod capability;
 pub mod capacity;
 pub mod controller;
+pub mod diagnostics;
 pub mod health;
 pub mod identity;
+pub mod metrics;
 pub mod names;
 pub mod node;
 pub mod parameters;
+pub mod probes;
 pub mod registration;
 pub mod server;
 pub mod status;

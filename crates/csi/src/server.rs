@@ -4,7 +4,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::response::IntoResponse as _;
@@ -22,6 +22,7 @@ use tonic::{Code, Status};
 
 use crate::controller::Controller;
 use crate::identity::Driver;
+use crate::metrics::Metrics;
 use crate::node::Node;
 use crate::proto::controller_server::ControllerServer;
 use crate::proto::identity_server::IdentityServer;
@@ -81,19 +82,20 @@ impl Services {
     }
 }
 
-/// Answers calls on a socket until `stop` resolves.
+/// Answers calls on a socket until `stop` resolves, and counts them.
 ///
 /// # Errors
 /// When the socket fails.
 pub async fn serve(
     listener: UnixListener,
     routes: Routes,
+    metrics: Metrics,
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let routes = routes.into_axum_router();
     let (stopping, stopped) = watch::channel(false);
-    let answer = |stream| answer(stream, routes.clone(), limits, stopped.clone());
+    let answer = |stream| answer(stream, routes.clone(), metrics.clone(), limits, stopped.clone());
     let connections = Connections::accept(&listener, limits.connections, stop, answer).await?;
     drop(listener);
     stopping.send_replace(true);
@@ -102,12 +104,18 @@ pub async fn serve(
 }
 
 /// Answers the calls on one connection, until its client closes it, it is idle without ever having made a call, or the driver stops.
-async fn answer(stream: UnixStream, routes: Router, limits: Limits, mut stopped: watch::Receiver<bool>) {
+async fn answer(
+    stream: UnixStream,
+    routes: Router,
+    metrics: Metrics,
+    limits: Limits,
+    mut stopped: watch::Receiver<bool>,
+) {
     let (first_call, mut called) = watch::channel(false);
     let routes = TowerToHyperService::new(routes);
     let service = service_fn(move |request| {
         first_call.send_replace(true);
-        call(routes.clone(), request, limits.call)
+        call(routes.clone(), request, metrics.clone(), limits.call)
     });
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -144,13 +152,15 @@ async fn is_set(flag: &mut watch::Receiver<bool>) {
 async fn call(
     routes: TowerToHyperService<Router>,
     request: Request<Incoming>,
+    metrics: Metrics,
     limit: Duration,
 ) -> Result<Response<axum::body::Body>, Infallible> {
-    let (name, started) = (request.uri().path().to_owned(), Instant::now());
+    let name = request.uri().path().to_owned();
     if request.method() != Method::POST {
         let status = Status::unimplemented(format!("HTTP method {}: gRPC requires POST", request.method()));
         return Ok(status.into_http::<tonic::body::Body>().into_response());
     }
+    let counted = metrics.begin(&name);
     let answer = match tokio::time::timeout(limit, routes.call(request)).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => match error {},
@@ -159,8 +169,9 @@ async fn call(
             status.into_http::<tonic::body::Body>().into_response()
         }
     };
-    let took_ms = started.elapsed().as_millis();
-    match Status::from_header_map(answer.headers()) {
+    let status = Status::from_header_map(answer.headers());
+    let took_ms = counted.end(status.as_ref().map_or(Code::Ok, Status::code)).as_millis();
+    match status {
         None => tracing::debug!(?name, took_ms, "answered"),
         // What is expected of orchestrators: they look for what does not exist, and repeat what is in progress.
         Some(status) if matches!(status.code(), Code::NotFound | Code::Aborted) => {

@@ -1,5 +1,6 @@
 //! Tests of the driver's calls, in front of a daemon on the simulated host.
 
+mod diagnostics;
 mod node;
 mod requests;
 mod server;

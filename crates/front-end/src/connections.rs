@@ -1,10 +1,10 @@
-//! The connections to a front end's socket, up to a limit.
+//! The connections to a front end's socket or port, up to a limit.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
@@ -13,6 +13,31 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// How long connections have to end.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// What clients connect to.
+pub trait Listener {
+    /// A connection.
+    type Stream: Send + 'static;
+
+    /// The next connection.
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+
+    async fn accept(&self) -> io::Result<UnixStream> {
+        Self::accept(self).await.map(|(stream, _)| stream)
+    }
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        Self::accept(self).await.map(|(stream, _)| stream)
+    }
+}
 
 /// Connections with requests in progress.
 #[derive(Debug)]
@@ -24,11 +49,11 @@ impl Connections {
     ///
     /// # Errors
     /// When the limit's semaphore fails; a connection that cannot be accepted is logged.
-    pub async fn accept<A: Future<Output = ()> + Send + 'static>(
-        listener: &UnixListener,
+    pub async fn accept<L: Listener, A: Future<Output = ()> + Send + 'static>(
+        listener: &L,
         limit: usize,
         stop: impl Future<Output = ()>,
-        mut answer: impl FnMut(UnixStream) -> A,
+        mut answer: impl FnMut(L::Stream) -> A,
     ) -> io::Result<Self> {
         let room = Arc::new(Semaphore::new(limit));
         let mut connections = JoinSet::new();
@@ -43,7 +68,7 @@ impl Connections {
                 accepted = listener.accept() => accepted,
             };
             let stream = match stream {
-                Ok((stream, _)) => stream,
+                Ok(stream) => stream,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(PAUSE).await;

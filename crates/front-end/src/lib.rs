@@ -7,7 +7,7 @@ mod connections;
 mod given;
 pub mod tenants;
 
-pub use connections::Connections;
+pub use connections::{Connections, Listener};
 pub use given::Given;
 
 /// The directory of a volume that containers see. The root of an ext4 has a `lost+found`, for which Docker takes the volume for one that is

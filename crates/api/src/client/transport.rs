@@ -1,11 +1,12 @@
 //! Requests on the daemon's socket: JSON over HTTP/1.1, and connections that are upgraded to a stream.
 
+use std::fmt::Display;
 use std::io;
 use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::reason::Reason;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -14,7 +15,7 @@ use tokio::net::UnixStream;
 use uuid::Uuid;
 
 use super::{Client, Stream, Streamed};
-use crate::routes::{self, Body, PathParams, Query, Route};
+use crate::routes::{self, Body, NoQuery, PathParams, Query, Route};
 use crate::terms::Terms;
 use crate::wire::{JOB_HEADER, REQUEST_HEADER, STREAM_PROTOCOL};
 
@@ -104,20 +105,33 @@ impl Client {
 
     /// Decodes an answer.
     fn decode<T: DeserializeOwned>(&self, status: StatusCode, body: &[u8]) -> Result<T, Fault> {
-        let version_mismatch = |error: serde_json::Error| {
-            let cause = format!(
-                "the server on {} is not a daemon of this version: it answered with status {status} ({error})",
-                self.socket.display()
-            );
-            Fault::new(Code::Unavailable, "daemon", cause)
-                .hint("restart the daemon after an upgrade: `systemctl restart bulkhead`")
-        };
-        if status.is_success() {
-            let body: &[u8] = if status == StatusCode::NO_CONTENT { b"null" } else { body };
-            serde_json::from_slice(body).map_err(version_mismatch)
-        } else {
-            Err(serde_json::from_slice(body).unwrap_or_else(version_mismatch))
+        if !status.is_success() {
+            return Err(self.refusal(status, body));
         }
+        let body: &[u8] = if status == StatusCode::NO_CONTENT { b"null" } else { body };
+        serde_json::from_slice(body).map_err(|error| self.version_mismatch(status, &error))
+    }
+
+    /// The error that an answer contains.
+    fn refusal(&self, status: StatusCode, body: &[u8]) -> Fault {
+        serde_json::from_slice(body).unwrap_or_else(|error| self.version_mismatch(status, &error))
+    }
+
+    fn version_mismatch(&self, status: StatusCode, error: &serde_json::Error) -> Fault {
+        let cause = format!(
+            "the server on {} is not a daemon of this version: it answered with status {status} ({error})",
+            self.socket.display()
+        );
+        Fault::new(Code::Unavailable, "daemon", cause)
+            .hint("restart the daemon after an upgrade: `systemctl restart bulkhead`")
+    }
+
+    /// The daemon's metrics in Prometheus' text format: at most `limit_bytes`, an error if they are longer.
+    pub async fn metrics(&self, limit_bytes: usize) -> Result<Bytes, Fault> {
+        let route = routes::metrics_text();
+        let target = route.target(&(), &NoQuery {});
+        let (status, text) = self.exchange_up_to(limit_bytes, route.method, &target, Vec::new(), None).await?;
+        if status.is_success() { Ok(text) } else { Err(self.refusal(status, &text)) }
     }
 
     /// Sends a request and returns its answer, both undecoded.
@@ -128,16 +142,36 @@ impl Client {
         body: Vec<u8>,
         id: Option<Uuid>,
     ) -> Result<(StatusCode, Bytes), Fault> {
+        self.exchange_up_to(usize::MAX, method, uri, body, id).await
+    }
+
+    /// The same, with an answer of at most `limit_bytes`.
+    async fn exchange_up_to(
+        &self,
+        limit_bytes: usize,
+        method: Method,
+        uri: &str,
+        body: Vec<u8>,
+        id: Option<Uuid>,
+    ) -> Result<(StatusCode, Bytes), Fault> {
         let (mut sender, connection) = self.connect().await?;
         let request = request(method, uri, id).body(Full::new(Bytes::from(body))).map_err(bad_request)?;
         let exchange = async {
-            let response = sender.send_request(request).await?;
+            let response = sender.send_request(request).await.map_err(|error| self.connection_lost(&error))?;
             let status = response.status();
-            Ok((status, response.into_body().collect().await?.to_bytes()))
+            let body = Limited::new(response.into_body(), limit_bytes).collect().await;
+            let body = body.map_err(|error| {
+                if error.is::<LengthLimitError>() {
+                    let cause = format!("its answer to {uri} is longer than {limit_bytes} bytes");
+                    return Fault::new(Code::Unavailable, "daemon", cause);
+                }
+                self.connection_lost(&error)
+            })?;
+            Ok((status, body.to_bytes()))
         };
         // The exchange makes progress only while the connection is driven. The driver ends when the sender is dropped.
         let driver = tokio::spawn(connection);
-        let outcome = exchange.await.map_err(|error: hyper::Error| self.connection_lost(&error));
+        let outcome = exchange.await;
         driver.abort();
         outcome
     }
@@ -195,7 +229,7 @@ impl Client {
         }
     }
 
-    fn connection_lost(&self, error: &hyper::Error) -> Fault {
+    fn connection_lost(&self, error: &impl Display) -> Fault {
         let socket = self.socket.display();
         Fault::new(
             Code::Unavailable,

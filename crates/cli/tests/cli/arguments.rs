@@ -418,3 +418,36 @@ fn a_csi_driver_is_refused_without_the_directories_that_it_is_to_use() {
         hint: start the kubelet first, or specify the plugins_registry below its --root-dir with --registration-dir
     "#]].assert_eq(&shown);
 }
+
+#[test]
+fn an_http_endpoint_of_the_csi_driver_is_refused_before_anything_is_created() {
+    let dir = tempfile::tempdir().unwrap();
+    let (dir_text, socket) = (dir.path().display().to_string(), dir.path().join("csi.sock").display().to_string());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
+    let mut shown = String::new();
+    for more in [&["--http-endpoint", "localhost:9478"][..], &["--daemon-metrics"], &["--http-endpoint", &taken]] {
+        let args = ["csi", "--node-id", "n", "--mode", "all", "--endpoint", &socket, "--kubelet-dir", &dir_text];
+        shown += &screen(bulkhead(Path::new(NO_SOCKET), &[&args[..], more].concat())).replace(&taken, "ADDRESS");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "something was created");
+    expect![[r#"
+        exit 2
+        ----- stderr
+        error: invalid value 'localhost:9478' for '--http-endpoint <[IP]:PORT>': an address is IP:PORT, such as 127.0.0.1:9478 or [::1]:9478, or :PORT
+
+        For more information, try '--help'.
+        exit 2
+        ----- stderr
+        error: the following required arguments were not provided:
+          --http-endpoint <[IP]:PORT>
+
+        Usage: bulkhead csi --endpoint <unix:///PATH> --mode <MODE> --node-id <NODE> --http-endpoint <[IP]:PORT> --kubelet-dir <DIR> --daemon-metrics --socket <PATH>
+
+        For more information, try '--help'.
+        exit 5
+        ----- stderr
+        error: address ADDRESS: cannot listen for HTTP (Address already in use (os error 98))
+        hint: choose another address with --http-endpoint
+    "#]].assert_eq(&shown);
+}

@@ -19,6 +19,7 @@ use tonic::{Code, Status};
 
 use super::{LIMIT, Mode, Stack, capability, map, request};
 use crate::identity::Driver;
+use crate::metrics::Metrics;
 use crate::node::{Node, Settings};
 use crate::pluginregistration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 use crate::proto::{
@@ -30,18 +31,19 @@ use crate::registration::{self, Registration};
 use crate::server::{Limits, MAX_REQUEST_BYTES, Services, serve};
 
 const GET_PLUGIN_INFO: &str = "/csi.v1.Identity/GetPluginInfo";
-const CREATE_VOLUME: &str = "/csi.v1.Controller/CreateVolume";
+pub(super) const CREATE_VOLUME: &str = "/csi.v1.Controller/CreateVolume";
 
 /// A driver on a socket, in front of a daemon on the simulated host.
-struct Served {
-    stack: Stack,
-    socket: PathBuf,
+pub(super) struct Served {
+    pub(super) stack: Stack,
+    pub(super) socket: PathBuf,
+    pub(super) metrics: Metrics,
     stop: oneshot::Sender<()>,
     task: JoinHandle<io::Result<()>>,
 }
 
 impl Served {
-    async fn start(limits: Limits) -> Self {
+    pub(super) async fn start(limits: Limits) -> Self {
         let stack = Stack::start().await;
         let socket = stack.dir.path().join("csi.sock");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -50,14 +52,14 @@ impl Served {
             Settings { node: "node-1".to_owned(), kubelet_dir: stack.dir.path().to_owned(), patience: LIMIT };
         let node = Some(Node::new(stack.daemon.clone(), settings));
         let services = Services { driver, controller: Some(stack.controller.clone()), node };
-        let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(serve(listener, services.routes(), limits, async move {
+        let (metrics, (stop, stopped)) = (Metrics::default(), oneshot::channel());
+        let task = tokio::spawn(serve(listener, services.routes(), metrics.clone(), limits, async move {
             let _ = stopped.await;
         }));
-        Self { stack, socket, stop, task }
+        Self { stack, socket, metrics, stop, task }
     }
 
-    async fn connect(&self) -> Connection {
+    pub(super) async fn connect(&self) -> Connection {
         Connection::open(&self.socket).await
     }
 
@@ -69,7 +71,7 @@ impl Served {
     }
 }
 
-struct Connection {
+pub(super) struct Connection {
     /// The host that its requests name.
     authority: String,
     sender: SendRequest<Full<Bytes>>,
@@ -86,13 +88,13 @@ impl Connection {
         Self { authority: "localhost".to_owned(), sender, task }
     }
 
-    async fn call<T: Message + Default>(&mut self, path: &str, request: &impl Message) -> Result<T, Status> {
+    pub(super) async fn call<T: Message + Default>(&mut self, path: &str, request: &impl Message) -> Result<T, Status> {
         let answer = self.send(path, "POST", framed(&request.encode_to_vec())).await?;
         Ok(T::decode(&answer[5..]).unwrap())
     }
 
     /// The body of the answer to a request, or its error.
-    async fn send(&mut self, path: &str, method: &str, body: Vec<u8>) -> Result<Bytes, Status> {
+    pub(super) async fn send(&mut self, path: &str, method: &str, body: Vec<u8>) -> Result<Bytes, Status> {
         let request = hyper::Request::builder().method(method).uri(format!("http://{}{path}", self.authority));
         let request = request.header("content-type", "application/grpc").header("te", "trailers");
         let exchange = self.sender.send_request(request.body(Full::new(Bytes::from(body))).unwrap());
@@ -107,7 +109,7 @@ impl Connection {
 }
 
 /// A message as gRPC frames it: not compressed, with its length.
-fn framed(message: &[u8]) -> Vec<u8> {
+pub(super) fn framed(message: &[u8]) -> Vec<u8> {
     let mut framed = vec![0];
     framed.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
     framed.extend(message);
@@ -256,7 +258,7 @@ async fn the_kubelet_is_told_what_the_driver_is_and_its_refusal_is_heard() {
     let socket = dir.path().join(registration::SOCKET);
     let registration = Registration::new("/csi/csi.sock".into());
     let listener = UnixListener::bind(&socket).unwrap();
-    tokio::spawn(serve(listener, registration.routes(), Limits::default(), std::future::pending()));
+    tokio::spawn(serve(listener, registration.routes(), Metrics::default(), Limits::default(), std::future::pending()));
     let mut connection = Connection::open(&socket).await;
     // As the kubelet's client of gRPC names it.
     connection.authority = format!("/var/lib/kubelet/plugins_registry/{}", registration::SOCKET).replace('/', "%2F");

@@ -158,6 +158,10 @@ fn rules_dashboard_and_manual_name_only_existing_metrics() {
     let texts = [("the rules", RULES), ("their tests", RULE_TESTS), ("the manual", MANUAL)];
     for (place, text) in texts.into_iter().chain(strings(&dashboard).into_iter().map(|text| ("the dashboard", text))) {
         for name in names_in(text) {
+            // The CSI driver's own metrics are compared with the manual by its tests.
+            if place == "the manual" && name.starts_with("bulkhead_csi_") {
+                continue;
+            }
             let is_exported = metrics.values().flatten().any(|exported| exported == name) || metrics.contains_key(name);
             assert!(is_exported || recorded.contains(name), "{place}: there is no metric {name}");
         }
