@@ -14,6 +14,7 @@ use self::cluster::{Cluster, LIMIT};
 pub use self::experiment::kubernetes_on;
 use super::host::{Daemon, PROFILE, json, kernel_is_silent, make_file_pool, start_daemon, unmake_file_pool};
 use super::systemd::keeps_writing;
+use super::tutorial;
 use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
@@ -93,6 +94,9 @@ async fn kubernetes(ctx: &mut Ctx) -> Result<Outcome> {
 
 async fn live(ctx: &Ctx, cluster: &Cluster, daemon: Daemon) -> Result<Daemon> {
     deploy(ctx, cluster).await?;
+    let page = tutorial::section(include_str!("../../../../docs/kubernetes.md"), "A pod with a volume")?;
+    let n_commands = tutorial::follow_within(ctx, page, LIMIT).await?;
+    ctx.log(format!("the page's {n_commands} commands print what it shows"));
     let volume = use_volume(ctx, cluster).await?;
     change_volume(ctx, cluster, &volume).await?;
     let daemon = restart(ctx, cluster, &volume, daemon).await?;

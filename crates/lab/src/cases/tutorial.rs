@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::case::Ctx;
 
-/// Time limit of one command.
+/// Default time limit of one command.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A step of a tutorial.
@@ -35,6 +35,11 @@ enum Shown {
 
 /// Follows a tutorial to its end, and fails with all differences; the number of commands that it has.
 pub(super) async fn follow(ctx: &Ctx, page: &str) -> Result<usize> {
+    follow_within(ctx, page, LIMIT).await
+}
+
+/// [`follow`] with another time limit for each command.
+pub(super) async fn follow_within(ctx: &Ctx, page: &str, limit: Duration) -> Result<usize> {
     let (mut n_commands, mut differences) = (0, String::new());
     for step in steps(page) {
         match step {
@@ -45,13 +50,13 @@ pub(super) async fn follow(ctx: &Ctx, page: &str) -> Result<usize> {
             }
             Step::Run { command, output: Shown::Nothing } => {
                 n_commands += 1;
-                ctx.machine.sh_within(&command, LIMIT).await.with_context(|| format!("`{command}`"))?;
+                ctx.machine.sh_within(&command, limit).await.with_context(|| format!("`{command}`"))?;
             }
             Step::Run { command, output } => {
                 n_commands += 1;
                 // Warnings, and the progress of what takes long, are not part of a page.
                 let run = format!("{{ {command}; }} 2>&1 | grep -vE '^(time=|job [0-9]+: )' || true");
-                let seen = ctx.machine.sh_within(&run, LIMIT).await?;
+                let seen = ctx.machine.sh_within(&run, limit).await?;
                 if !output.is(&seen) {
                     differences += &format!("`{command}`: the page shows\n{output}\nand the output is\n{seen}\n");
                 }
@@ -130,6 +135,8 @@ fn normal(output: &str) -> String {
     let is_id = |text: &str| text.len() >= 12 && text.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
     let word = |word: &str| {
         let text = word.trim_matches(['[', ']', ':']);
+        // As Kubernetes names a volume.
+        let text = text.split_once("pvc-").map_or(text, |(_, id)| id);
         match text.strip_prefix("/dev/ublkb") {
             _ if is_id(text) => word.replace(text, "ID"),
             Some(number) => {
@@ -177,6 +184,7 @@ mod tests {
     fn ids_devices_and_columns_are_not_compared() {
         assert_eq!(normal("a   0123456789ab: [0123456789ab] /dev/ublkb12p1 x\n"), "a ID: [ID] /dev/ublkbNp1 x");
         assert_eq!(normal("base abf1686a-ea76-8d3f-a3d5-d0e8ef2134b4"), "base ID");
+        assert_eq!(normal("file/pvc-abf1686a-ea76-8d3f-a3d5-d0e8ef2134b4 pvc-data"), "file/pvc-ID pvc-data");
         assert_ne!(normal("charged"), normal("not charged"));
     }
 

@@ -83,6 +83,8 @@ start kube-apiserver --etcd-servers=http://127.0.0.1:2379 --bind-address=0.0.0.0
     --service-account-issuer=https://kubernetes.default.svc --service-account-key-file=$dir/certs/accounts.key \
     --service-account-signing-key-file=$dir/certs/accounts.key --endpoint-reconciler-type=none --enable-priority-and-fairness=false \
     --kubelet-preferred-address-types=InternalIP
+mkdir -p /root/.kube
+ln -sf $dir/admin.conf /root/.kube/config
 export KUBECONFIG=$dir/admin.conf
 until kubectl get --raw=/readyz >log/readyz 2>&1; do sleep 5; done
 start kube-scheduler --kubeconfig=$dir/admin.conf --leader-elect=false --secure-port=0
