@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bulkhead_lab::{Clock, DISK_WORD, DiskModel, DiskSpec};
+use bulkhead_lab::{DISK_WORD, DiskModel, DiskSpec};
 
 use crate::lab;
 
@@ -23,7 +23,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     let disk = DiskSpec::new(DiskModel::Ssd, lab::BENCH_DISK_MIB);
     bulkhead_lab::say::progress(DURATION);
     let (code, artifacts) =
-        lab::run_on(disk, Clock::Virtual, lab::BULKHEAD, &lab::Programs::DEV, words.to_vec(), &[], LIMIT)?;
+        lab::run_on(disk, lab::Place::Alone, lab::BULKHEAD, &lab::Programs::DEV, words.to_vec(), &[], LIMIT)?;
     let out = artifacts.join("out/demo");
     if out.is_dir() {
         let target = lab::target_dir().join("demo");

@@ -11,10 +11,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use bulkhead_evidence::experiments::{ALL, Entry, OVERHEAD, named};
+use bulkhead_evidence::experiments::{ALL, Entry, IN_KUBERNETES, OVERHEAD, named};
 use bulkhead_evidence::judge::{MIN_ROUNDS, Verdict, judge};
 use bulkhead_evidence::report::{files, markdown};
-use bulkhead_lab::{Clock, DISK_WORD, say};
+use bulkhead_lab::{DISK_WORD, say};
 use bulkhead_measure::experiment::Options;
 use bulkhead_measure::layout::Target;
 use bulkhead_measure::result::{Cell, Experiment};
@@ -147,6 +147,7 @@ fn measure(entry: &Entry, arguments: &Arguments) -> Result<Vec<Experiment>> {
         ..Options::new(Target::Directory("/".into()))
     })?;
     let companions = companions(name);
+    let place = if name == IN_KUBERNETES { lab::Place::Kubernetes } else { lab::Place::Alone };
     let mut experiments = Vec::new();
     for disk in disks {
         let mut words = [name, "--device", DISK_WORD, "--out", "/lab/out"].map(str::to_owned).to_vec();
@@ -157,7 +158,7 @@ fn measure(entry: &Entry, arguments: &Arguments) -> Result<Vec<Experiment>> {
         words.extend(arguments.rounds.iter().flat_map(|n| ["--rounds".to_owned(), n.to_string()]));
         let disk = format!("{disk}:{}", lab::BENCH_DISK_MIB).parse()?;
         let programs = lab::Programs { no_build: arguments.no_build, ..lab::Programs::RELEASE };
-        let (_, artifacts) = lab::run_on(disk, Clock::Virtual, PROGRAM, &programs, words, &companions, LIMIT)?;
+        let (_, artifacts) = lab::run_on(disk, place, PROGRAM, &programs, words, &companions, LIMIT)?;
         // An interrupted experiment has written its results after each round.
         let path = artifacts.join("out").join(format!("{name}.json"));
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

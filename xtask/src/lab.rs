@@ -235,12 +235,21 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
     result
 }
 
-/// Builds one of the workspace's programs, and runs it in a machine with one disk, as `lab exec` does. Its arguments include the description of
+/// What a program is run beside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Nothing else is in the machine.
+    Alone,
+    /// A Kubernetes of one node, with the driver.
+    Kubernetes,
+}
+
+/// Builds one of the workspace's programs, and runs it in a machine in virtual time with one disk, as `lab exec` does. Its arguments include the description of
 /// the simulated disk, and the parameters of io.cost for it. Returns its exit code and the artifacts directory. `companions` are further
 /// programs to install in the program's directory, which also contains `bulkhead`.
 pub(crate) fn run_on(
     disk: DiskSpec,
-    clock: Clock,
+    place: Place,
     program: &str,
     programs: &Programs,
     arguments: Vec<String>,
@@ -253,9 +262,10 @@ pub(crate) fn run_on(
         let run = async {
             let mut config = config_with(programs, Some(program).filter(|program| *program != BULKHEAD))?;
             config.programs.extend_from_slice(companions);
-            let lab = Lab::open(config).await?;
+            let lab = Arc::new(Lab::open(config).await?);
             let mut command = vec![format!("{GUEST_BIN}/{program}")];
             command.extend(arguments);
+            let clock = Clock::Virtual;
             let rate = clock
                 .instructions_per_second()
                 .map_or_else(String::new, |rate| format!(": {rate} instructions a second, of all processors together"));
@@ -264,12 +274,12 @@ pub(crate) fn run_on(
             command.push(format!("{clock}{rate}"));
             command.extend(disk.model.iocost(clock, lab.kvm()).into_iter().flat_map(IocostLines::options));
             let (kernel, memory_mib) = (Kernel::V6_12, BENCH_MEMORY_MIB);
-            let code = match clock {
-                Clock::Wall => {
-                    let spec = MachineSpec { disks: vec![disk], memory_mib, ..MachineSpec::new(kernel) };
-                    exec(&lab, &spec, limit, &command).await?
+            let code = match place {
+                Place::Kubernetes => {
+                    let mut machine = cases::kubernetes_on(Arc::clone(&lab), disk).await?;
+                    exec_on(&lab, &mut machine, limit, &command).await?
                 }
-                Clock::Virtual => {
+                Place::Alone => {
                     let spec = SealedSpec { kernel, disk, memory_mib, command, limit, shown: true };
                     exit_code(run_sealed(&lab, &spec, &lab.config().artifacts).await?.code)
                 }
@@ -335,6 +345,12 @@ async fn prepare(programs: &Programs) -> Result<ExitCode> {
 
 async fn exec(lab: &Lab, spec: &MachineSpec, limit: Duration, argv: &[String]) -> Result<ExitCode> {
     let mut machine = Machine::boot(lab, spec, "exec").await?;
+    exec_on(lab, &mut machine, limit, argv).await
+}
+
+/// Runs a command in a machine, and shuts the machine down.
+async fn exec_on(lab: &Lab, machine: &mut Machine, limit: Duration, argv: &[String]) -> Result<ExitCode> {
+    let disks = machine.spec().disks.clone();
     let (kernel, seconds) = (&machine.kernel().version, machine.boot_time().as_secs_f64());
     let cpu = match (machine.clock(), lab.kvm()) {
         (Clock::Virtual, _) => "virtual time",
@@ -342,11 +358,11 @@ async fn exec(lab: &Lab, spec: &MachineSpec, limit: Duration, argv: &[String]) -
         (Clock::Wall, false) => "emulated",
     };
     say::progress(format!("booted {kernel} after {seconds:.1} s of the host's time ({cpu})"));
-    for (index, disk) in spec.disks.iter().enumerate() {
+    for (index, disk) in disks.iter().enumerate() {
         let node = machine.disk(index).await?;
         say::progress(format!("disk {index}: {node}, {} {} MiB", disk.model, disk.size_mib));
     }
-    let first = if spec.disks.is_empty() { String::new() } else { machine.disk(0).await? };
+    let first = if disks.is_empty() { String::new() } else { machine.disk(0).await? };
     let words: Vec<&str> =
         argv.iter().map(|word| if word == DISK_WORD { first.as_str() } else { word.as_str() }).collect();
     let mut process = machine.spawn(&words, &[]).await?;
@@ -367,7 +383,7 @@ async fn exec(lab: &Lab, spec: &MachineSpec, limit: Duration, argv: &[String]) -
     })
     .await;
     machine.collect_out(&lab.config().artifacts.join("out")).await?;
-    for index in (0..spec.disks.len()).filter(|_| machine.clock() == Clock::Virtual) {
+    for index in (0..disks.len()).filter(|_| machine.clock() == Clock::Virtual) {
         say::progress(format!("disk {index} served {}", machine.command_disk(index, "stats").await?.trim()));
     }
     machine.shutdown().await;

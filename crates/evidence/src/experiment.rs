@@ -7,6 +7,7 @@ mod containers;
 pub(crate) mod disk_models;
 pub(crate) mod journal_cost;
 pub(crate) mod journal_fsync;
+pub(crate) mod kubernetes;
 pub(crate) mod launch_storm;
 pub(crate) mod share_correction;
 mod sharing;

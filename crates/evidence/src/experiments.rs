@@ -11,8 +11,8 @@ use bulkhead_sys::roots::Roots;
 
 pub use crate::experiment::attribution::OVERHEAD;
 use crate::experiment::{
-    attribution, churn, clone_read, disk_models, journal_cost, journal_fsync, launch_storm, share_correction,
-    volume_overhead,
+    attribution, churn, clone_read, disk_models, journal_cost, journal_fsync, kubernetes, launch_storm,
+    share_correction, volume_overhead,
 };
 use crate::judge::{Case, charges, clones, isolation, volumes};
 use crate::report::about;
@@ -30,6 +30,9 @@ pub struct Entry {
     /// Text about it for reports.
     pub about: About,
 }
+
+/// The experiment that needs a Kubernetes, which the lab starts before.
+pub const IN_KUBERNETES: &str = kubernetes::METHOD.name;
 
 impl Entry {
     /// Removes leftovers of third-party programs of a killed run, and runs it; see [`Method::run`].
@@ -101,6 +104,7 @@ pub const ALL: &[Entry] = &[
         judge: clones::launch_storm,
         about: about::LAUNCH_STORM,
     },
+    Entry { method: kubernetes::METHOD, disks: &["hdd"], judge: isolation::kubernetes, about: about::KUBERNETES },
     Entry {
         method: disk_models::METHOD,
         disks: &disk_models::DISKS,

@@ -94,6 +94,15 @@ pub(crate) const LATENCY_MEAN_US: &str = "latency_mean_us";
 /// 99th percentile of the same.
 pub(crate) const LATENCY_P99_US: &str = "latency_p99_us";
 
+/// Inserts per second of the database in a pod.
+pub(crate) const POD_INSERTS_PER_S: &str = "pod_inserts_per_s";
+/// Mean latency of its fsync and fdatasync calls.
+pub(crate) const POD_FSYNC_MEAN_MS: &str = "pod_fsync_mean_ms";
+/// 99th percentile of the same.
+pub(crate) const POD_FSYNC_P99_MS: &str = "pod_fsync_p99_ms";
+/// Files that the noisy pod has written, in the time of its load.
+pub(crate) const POD_NEIGHBOUR_BYTES_PER_S: &str = "pod_neighbour_bytes_per_s";
+
 /// Deviation of a container's charge from its Shapley value, percent of that.
 #[must_use]
 pub(crate) fn off_shapley(container: &str) -> String {
@@ -119,7 +128,7 @@ pub(crate) fn moved_mib(tenant: usize) -> String {
 }
 
 /// All figures that are judged or shown in a column.
-pub(crate) const KNOWN: [&str; 40] = [
+pub(crate) const KNOWN: [&str; 43] = [
     FSYNC_IDLE_MEAN_MS,
     FSYNC_IDLE_P99_MS,
     FSYNC_LOADED_MEAN_MS,
@@ -160,4 +169,7 @@ pub(crate) const KNOWN: [&str; 40] = [
     LAUNCH_DISK_BYTES,
     IOPS,
     BYTES_PER_S,
+    POD_INSERTS_PER_S,
+    POD_FSYNC_MEAN_MS,
+    POD_FSYNC_P99_MS,
 ];

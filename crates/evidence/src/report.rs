@@ -30,6 +30,7 @@ pub const GUIDE: Guide = Guide {
         (&[f::SECOND_CLONE_BYTES_PER_S], headline::clones),
         (&[f::IOPS], headline::disk_models),
         (&[f::READY_SECONDS], headline::launches),
+        (&[f::POD_FSYNC_P99_MS], headline::pods),
     ],
     columns: &[columns::PROBE, columns::DATABASE, grid::PAIR, columns::SHARES, grid::OTHERS],
     charts: &[
@@ -44,6 +45,7 @@ pub const GUIDE: Guide = Guide {
         ("held", charts::held),
         ("clones", charts::clone_reads),
         ("launches", charts::launches),
+        ("pods", charts::pods),
         ("published", charts::disk_models),
     ],
     plots: &[svg::latencies, share_over_time::pictures],

@@ -6,6 +6,7 @@ use bulkhead_measure::report::text::{factor, number, percent, percent_exact};
 use bulkhead_measure::result::{Cell, Experiment, Spread};
 
 use super::{Case, by_disk, on_flash, percents, quotient};
+use crate::experiment::kubernetes::{ALONE, BULKHEAD, PROMISED, SHARED, STREAMS};
 use crate::experiment::share_correction::{COMES_AND_GOES, READS, SIXTEEN};
 use crate::figure as f;
 
@@ -112,6 +113,39 @@ pub(crate) fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
             ];
             case.summarize(&place, said);
         }
+    }
+}
+
+pub(crate) fn kubernetes(case: &mut Case<'_>, experiments: &[&Experiment]) {
+    for (disk, experiment) in by_disk(case.disks, experiments) {
+        let Some(experiment) = experiment else {
+            case.absent.push(disk);
+            continue;
+        };
+        let part = |layout: &str, controller: &str, name: &str| {
+            let of = layout.trim_end_matches("+hold");
+            let alone = experiment.cells.iter().find(|cell| cell.layout == of && cell.neighbour == ALONE)?;
+            quotient(experiment.cell(layout, controller, STREAMS)?, alone, name)
+        };
+        for (layout, controller, words) in [
+            (SHARED, "none", "hostPath"),
+            (SHARED, "bfq", "hostPath, bfq,"),
+            (BULKHEAD, "bfq", "volume"),
+            (PROMISED, "bfq", "volume, promised,"),
+        ] {
+            let p99 = part(layout, controller, f::POD_FSYNC_P99_MS);
+            let inserts = part(layout, controller, f::POD_INSERTS_PER_S).map(percents);
+            case.row(disk, &format!("{words} p99"), p99, factor, "of the same database alone");
+            case.row(disk, &format!("{words} throughput"), inserts, percent_exact, "of the same database alone");
+            let said = [
+                p99.map(|s| format!("p99 {} of alone", factor(s.median))),
+                inserts.map(|s| format!("{} of its inserts", percent_exact(s.median))),
+            ];
+            case.summarize(&format!("{disk} {words}"), said);
+        }
+        let cell = |layout: &str| experiment.cells.iter().find(|cell| cell.layout == layout && cell.neighbour == ALONE);
+        let alone = cell(BULKHEAD).zip(cell(SHARED)).and_then(|(own, host)| quotient(own, host, f::POD_INSERTS_PER_S));
+        case.row(disk, "alone of hostPath", alone.map(percents), percent_exact, "inserts of the database alone");
     }
 }
 

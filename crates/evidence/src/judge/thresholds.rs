@@ -30,7 +30,7 @@ const fn demand(row: &'static str, what: &'static str, bound: Bound) -> Threshol
 }
 
 /// All thresholds, grouped by the text of their target.
-pub(super) const THRESHOLDS: [Threshold; 92] = [
+pub(super) const THRESHOLDS: [Threshold; 101] = [
     // "hdd: (a) <= 1.4x, p99 <= 2x; (b) <= 1.6x, p99 <= 2x; (c) <= 1.6x"; a p99 of 2x is asked of (c) too
     demand("fsync-probe", "streams mean", Bound::AtMost(Limits::STREAMS.mean)),
     demand("fsync-probe", "streams p99", Bound::AtMost(Limits::STREAMS.p99)),
@@ -135,6 +135,16 @@ pub(super) const THRESHOLDS: [Threshold; 92] = [
     demand("launch-storm", "base bounded, disk reads saved", Bound::Reported),
     demand("launch-storm", "drr bounded, time saved", Bound::Reported),
     demand("launch-storm", "drr bounded, disk reads saved", Bound::Reported),
+    // "fsync p99 <= 2x alone where hostPath has >= 20x"
+    demand("kubernetes-noisy-neighbour", "hostPath p99", Bound::AtLeast(20.0)),
+    demand("kubernetes-noisy-neighbour", "hostPath throughput", Bound::Reported),
+    demand("kubernetes-noisy-neighbour", "hostPath, bfq, p99", Bound::Reported),
+    demand("kubernetes-noisy-neighbour", "hostPath, bfq, throughput", Bound::Reported),
+    demand("kubernetes-noisy-neighbour", "volume p99", Bound::AtMost(2.0)),
+    demand("kubernetes-noisy-neighbour", "volume throughput", Bound::Reported),
+    demand("kubernetes-noisy-neighbour", "volume, promised, p99", Bound::AtMost(2.0)),
+    demand("kubernetes-noisy-neighbour", "volume, promised, throughput", Bound::Reported),
+    demand("kubernetes-noisy-neighbour", "alone of hostPath", Bound::Reported),
     // The lab's disks have the published figures of their drives "within 10 %"
     demand(disk_models::METHOD.name, "largest deviation", Bound::AtMost(published::TOLERANCE_PCT)),
     // "30-minute mixed run with container churn: attributed + unattributed equals the journal device's bytes, no

@@ -81,6 +81,14 @@ pub(crate) const LAUNCH_STORM: About = About {
     ],
 };
 
+pub(crate) const KUBERNETES: About = About {
+    question: Some("Does a StorageClass keep a pod's fsync fast beside a noisy pod?"),
+    plainly: &[
+        "The same two pods, first with directories of the node's file system, then with volumes of the StorageClass. Nothing else differs.",
+    ],
+    published: &["No published figure has this workload."],
+};
+
 pub(crate) const DISK_MODELS: About = About {
     question: Some("Do the lab's disks behave like the drives they are models of?"),
     plainly: &[],

@@ -268,6 +268,27 @@ pub(crate) fn launches(experiment: &Experiment) -> Option<Chart> {
     })
 }
 
+pub(crate) fn pods(experiment: &Experiment) -> Option<Chart> {
+    let band = |axis: &str, name: &'static str, log_from, headed| Band {
+        axis: axis.into(),
+        log_from,
+        until: None,
+        write: number,
+        tick: number,
+        headed,
+        panels: panels(experiment, |cell| has(cell, &[name]), |cell| bar(cell, cell.figure(name)), |_| None, |_| None),
+    };
+    experiment.cells.iter().any(|cell| has(cell, &[f::POD_FSYNC_P99_MS])).then(|| Chart {
+        title: "A database's pod alone, and beside a noisy pod".into(),
+        subtitle: "Shared: hostPath on one file system. Bulkhead: a volume for each.".into(),
+        legend: Vec::new(),
+        bands: vec![
+            band("p99 of its fsyncs, ms, logarithmic; less is better", f::POD_FSYNC_P99_MS, Some(1.0), true),
+            band("inserts per second; more is better", f::POD_INSERTS_PER_S, None, false),
+        ],
+    })
+}
+
 pub(crate) fn disk_models(experiment: &Experiment) -> Option<Chart> {
     let panel = |operation: &str| {
         let cells = experiment.cells.iter().filter(|cell| cell.layout == operation);

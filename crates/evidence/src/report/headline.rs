@@ -10,6 +10,7 @@ use super::grid;
 use crate::calls::{METADATA, OTHER};
 use crate::experiment::attribution::{PLAYERS, cell_of_all};
 use crate::experiment::disk_models::published;
+use crate::experiment::kubernetes::{ALONE, BULKHEAD, SHARED, STREAMS};
 use crate::experiment::launch_storm::UNBOUNDED;
 use crate::experiment::share_correction;
 use crate::figure as f;
@@ -148,6 +149,22 @@ pub(crate) fn launches(experiment: &Experiment) -> Headline {
     Headline {
         before: format!("Ten clones of one image start a service at once. Nothing shared: {}.", said("off")),
         after: format!("Through the host's cache: {}. From peers' caches: {}.", said("base"), said("drr")),
+    }
+}
+
+pub(crate) fn pods(experiment: &Experiment) -> Headline {
+    let line = |layout: &str, controller: &str| {
+        let p99 = |neighbour: &str| {
+            let cell = experiment.cells.iter().find(|cell| cell.layout == layout && cell.neighbour == neighbour);
+            experiment.cell(layout, controller, neighbour).or(cell)?.figure(f::POD_FSYNC_P99_MS)
+        };
+        let (alone, beside) = (p99(ALONE)?.median, p99(STREAMS)?.median);
+        Some(format!("{} ms alone, {} ms beside a noisy pod", number(alone), number(beside)))
+    };
+    let said = |layout: &str, controller: &str| line(layout, controller).unwrap_or_else(|| "not measured".to_owned());
+    Headline {
+        before: format!("p99 of the fsyncs of a database in a pod, with a hostPath: {}.", said(SHARED, "none")),
+        after: format!("With a volume of Bulkhead: {}.", said(BULKHEAD, "bfq")),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::journal_cost::Features;
 use crate::result::{Cell, Experiment};
 
 /// The order of known names; others follow in the order of measurement.
-const LAYOUTS: [&str; 29] = [
+const LAYOUTS: [&str; 30] = [
     "raw",
     "lv",
     "shared",
@@ -19,6 +19,7 @@ const LAYOUTS: [&str; 29] = [
     "blockd",
     "blockd+accounting",
     "bulkhead",
+    "bulkhead+hold",
     "loop",
     "nbdkit",
     "qemu-nbd",
@@ -98,6 +99,7 @@ impl<'a> Config<'a> {
             "blockd" => "blockd volume",
             "blockd+accounting" => "blockd + accounting",
             "bulkhead" => "Bulkhead",
+            "bulkhead+hold" => "Bulkhead, held",
             "raw" => "Raw device",
             "lv" => "Logical volume",
             "loop" => "Loop device",
