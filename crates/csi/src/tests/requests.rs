@@ -176,3 +176,17 @@ fn each_code_of_the_daemon_has_a_status_and_a_wait_that_ended_is_repeated() {
     let shown = status::of(&Fault::new(Code::NotFound, "volume p/v", "there is none").hint("look"));
     assert_eq!((shown.code(), shown.message()), (tonic::Code::NotFound, "volume p/v: there is none; look"));
 }
+
+/// What the chart does not accept is refused on installation, and not only for the first claim.
+#[test]
+fn the_chart_accepts_the_parameters_of_the_driver() {
+    let schema = include_str!("../../../../contrib/helm/bulkhead-csi/values.schema.json");
+    let schema: serde_json::Value = serde_json::from_str(schema).unwrap();
+    for (classes, known) in
+        [("storageClasses", &parameters::KNOWN[..]), ("volumeAttributesClasses", &parameters::MUTABLE)]
+    {
+        let accepted = &schema["properties"][classes]["items"]["properties"]["parameters"]["properties"];
+        let accepted: HashSet<&str> = accepted.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(accepted, known.iter().copied().collect(), "{classes}");
+    }
+}
