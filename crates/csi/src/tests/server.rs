@@ -287,6 +287,8 @@ async fn secrets_of_requests_are_never_logged() {
             move || log.clone()
         })
         .finish();
+    // A second one: with a single one, an event that another thread meets first is disabled for all threads.
+    let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
     let _guard = tracing::subscriber::set_default(subscriber);
     let served = Served::start(Limits::default()).await;
     let mut connection = served.connect().await;
