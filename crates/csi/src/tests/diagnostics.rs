@@ -1,7 +1,7 @@
 //! The HTTP endpoint: probes and metrics, and clients that are malformed, large, slow and many.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_api::client::Client;
@@ -72,6 +72,16 @@ impl Endpoint {
     }
 }
 
+/// Another server on a socket: it gives one client this answer, whatever it asks.
+fn answer_once(socket: &Path, answer: &'static [u8]) {
+    let listener = UnixListener::bind(socket).unwrap();
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let _ = stream.write_all(answer).await;
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+    });
+}
+
 #[tokio::test]
 async fn probes_distinguish_the_driver_from_its_daemon() {
     let served = Served::start(server::Limits::default()).await;
@@ -116,12 +126,7 @@ async fn a_driver_whose_socket_is_gone_or_does_not_answer_is_not_alive() {
     let _silent = UnixListener::bind(&silent).unwrap();
     let both = Endpoint::with(&[served.socket.clone(), silent.clone()], daemon.clone()).await;
     both.fails("/healthz", 503, "it has not answered").await;
-    let listener = UnixListener::bind(&other).unwrap();
-    tokio::spawn(async move {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await;
-        let _ = stream.read_to_end(&mut Vec::new()).await;
-    });
+    answer_once(&other, b"HTTP/1.1 200 OK\r\n\r\n");
     Endpoint::with(std::slice::from_ref(&other), daemon)
         .await
         .fails("/healthz", 503, "what answers is not HTTP/2")
@@ -218,12 +223,7 @@ async fn the_daemons_metrics_are_passed_on_only_on_request_and_up_to_a_size() {
     let daemon = |socket| Probes { sockets: Vec::new(), daemon: Client::new(socket), patience: SHORT };
     let endpoint = Endpoint::start(daemon(endless), Metrics::default(), true, limits).await;
     endpoint.fails("/metrics/daemon", 502, "is longer than 16777216 bytes").await;
-    let listener = UnixListener::bind(&failing).unwrap();
-    tokio::spawn(async move {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        let _ = stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno").await;
-        let _ = stream.read_to_end(&mut Vec::new()).await;
-    });
+    answer_once(&failing, b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno");
     let endpoint = Endpoint::start(daemon(failing), Metrics::default(), true, limits).await;
     endpoint.fails("/metrics/daemon", 502, "is not a daemon of this version").await;
 }
