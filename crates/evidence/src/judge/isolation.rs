@@ -122,10 +122,10 @@ pub(crate) fn kubernetes(case: &mut Case<'_>, experiments: &[&Experiment]) {
             case.absent.push(disk);
             continue;
         };
+        let alone =
+            |layout: &str| experiment.cells.iter().find(|cell| cell.layout == layout && cell.neighbour == ALONE);
         let part = |layout: &str, controller: &str, name: &str| {
-            let of = layout.trim_end_matches("+hold");
-            let alone = experiment.cells.iter().find(|cell| cell.layout == of && cell.neighbour == ALONE)?;
-            quotient(experiment.cell(layout, controller, STREAMS)?, alone, name)
+            quotient(experiment.cell(layout, controller, STREAMS)?, alone(layout.trim_end_matches("+hold"))?, name)
         };
         for (layout, controller, words) in [
             (SHARED, "none", "hostPath"),
@@ -143,9 +143,8 @@ pub(crate) fn kubernetes(case: &mut Case<'_>, experiments: &[&Experiment]) {
             ];
             case.summarize(&format!("{disk} {words}"), said);
         }
-        let cell = |layout: &str| experiment.cells.iter().find(|cell| cell.layout == layout && cell.neighbour == ALONE);
-        let alone = cell(BULKHEAD).zip(cell(SHARED)).and_then(|(own, host)| quotient(own, host, f::POD_INSERTS_PER_S));
-        case.row(disk, "alone of hostPath", alone.map(percents), percent_exact, "inserts of the database alone");
+        let own = alone(BULKHEAD).zip(alone(SHARED)).and_then(|(own, host)| quotient(own, host, f::POD_INSERTS_PER_S));
+        case.row(disk, "alone of hostPath", own.map(percents), percent_exact, "inserts of the database alone");
     }
 }
 

@@ -5,10 +5,9 @@ mod parallel;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use serde_json::json as value;
 
 use super::crowd::PARALLEL;
-use super::host::{PROFILE, json, kernel_is_silent, make_pools, start_daemon, unmake_pools};
+use super::host::{PROFILE, kernel_is_silent, make_pools, nothing_is_left, start_daemon, unmake_pools};
 use crate::case::{Case, Ctx, Outcome};
 use crate::go_tool::GoTool;
 use crate::kernels::Kernel;
@@ -121,10 +120,7 @@ async fn csi_sanity(ctx: &Ctx, kind: &str) -> Result<Outcome> {
         bail!("a spec was skipped for another reason than what is not announced: {reason}");
     }
 
-    for noun in ["volume", "tenant"] {
-        let left = json(ctx, &[noun, "ls"]).await?;
-        ensure!(left == value!([]), "{noun}s are left: {left}");
-    }
+    nothing_is_left(ctx).await?;
     let mounts = ctx.machine.sh(&format!("grep {KUBELET} /proc/mounts || true; rm -r {KUBELET}")).await?;
     ensure!(mounts.is_empty(), "mounts are left: {mounts}");
     driver.kill(15).await?;

@@ -149,6 +149,15 @@ pub(super) async fn json(ctx: &Ctx, args: &[&str]) -> Result<Value> {
     serde_json::from_str(&output.stdout).with_context(|| format!("`bulkhead {}`: {:?}", args.join(" "), output.stdout))
 }
 
+/// Checks that the daemon has no volumes and no tenants.
+pub(super) async fn nothing_is_left(ctx: &Ctx) -> Result<()> {
+    for noun in ["volume", "tenant"] {
+        let left = json(ctx, &[noun, "ls"]).await?;
+        ensure!(left == Value::Array(Vec::new()), "{noun}s are left: {left}");
+    }
+    Ok(())
+}
+
 /// Runs a command, which must fail with this exit code and these words in its error.
 pub(super) async fn refused(ctx: &Ctx, code: i32, words: &[&str], args: &[&str]) -> Result<()> {
     refused_as(ctx, code, words, &[&[ctx.program("bulkhead").as_str()], args].concat()).await

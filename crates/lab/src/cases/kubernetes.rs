@@ -12,7 +12,9 @@ use serde_json::{Value, json as value};
 
 use self::cluster::{Cluster, LIMIT};
 pub use self::experiment::kubernetes_on;
-use super::host::{Daemon, PROFILE, json, kernel_is_silent, make_file_pool, start_daemon, unmake_file_pool};
+use super::host::{
+    Daemon, PROFILE, json, kernel_is_silent, make_file_pool, nothing_is_left, start_daemon, unmake_file_pool,
+};
 use super::systemd::keeps_writing;
 use super::tutorial;
 use crate::case::{Case, Ctx, Outcome, Profile};
@@ -84,10 +86,14 @@ async fn kubernetes(ctx: &mut Ctx) -> Result<Outcome> {
             return Err(error);
         }
     };
+    finish(ctx, daemon).await
+}
+
+/// Removes the pool and ends the machine: Kubernetes does not clean up after itself.
+async fn finish(ctx: &mut Ctx, daemon: Daemon) -> Result<Outcome> {
     unmake_file_pool(ctx).await?;
     daemon.stop().await?;
     kernel_is_silent(ctx).await?;
-    // Kubernetes does not clean up after itself.
     ctx.machine.shutdown().await;
     Ok(Outcome::Passed)
 }
@@ -139,8 +145,7 @@ async fn deploy(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
     }
     cluster.run(ctx, "label node node-1 bulkhead.dev/daemon=true").await?;
     cluster.run(ctx, "apply --validate=strict -k /tmp/kubernetes/snapshots").await?;
-    let limit = LIMIT.as_secs() - 60;
-    cluster.run(ctx, &format!("-n bulkhead rollout status daemonset/bulkhead-csi --timeout={limit}s")).await?;
+    cluster.rolled_out(ctx, "-n bulkhead daemonset/bulkhead-csi").await?;
     ctx.machine
         .wait_until("the kubelet has registered the driver", LIMIT, async || {
             let drivers = cluster.ask(ctx, "get csinode node-1 -o 'jsonpath={.spec.drivers[*].name}'").await?;
@@ -184,9 +189,7 @@ async fn use_volume(ctx: &Ctx, cluster: &Cluster) -> Result<Volume> {
     volume.keeps_writing(ctx, "the pod keeps writing").await?;
     let after = tenant().await?;
     ensure!(after["share"] == 100 && charged(&after) > charged(&before), "{before} {after}");
-    let slice = after["slice"].as_str().context("no slice")?;
-    let journal = ctx.machine.sh(&format!("cat /sys/fs/cgroup/'{slice}'/*-journal.slice/cgroup.procs")).await?;
-    ensure!(!journal.trim().is_empty(), "the journal thread is not in the tenant's slice");
+    journal_is_charged(ctx, &after).await?;
     let disk = ctx.machine.disk(0).await?;
     let pod = format!(
         "disk=$(lsblk -ndo MAJ:MIN {disk} | tr -d ' '); for p in $(pgrep -f 'written.new'); do c=$(sed -n 's/^0:://p' /proc/$p/cgroup); \
@@ -195,6 +198,14 @@ async fn use_volume(ctx: &Ctx, cluster: &Cluster) -> Result<Volume> {
     let pod = ctx.machine.sh(&pod).await?;
     ensure!(pod.starts_with("/kubepods/") && !pod.contains("wbytes"), "the pod itself is charged: {pod}");
     Ok(volume)
+}
+
+/// Checks that the journal thread is in the slice of a tenant.
+async fn journal_is_charged(ctx: &Ctx, tenant: &Value) -> Result<()> {
+    let slice = tenant["slice"].as_str().context("no slice")?;
+    let journal = ctx.machine.sh(&format!("cat /sys/fs/cgroup/'{slice}'/*-journal.slice/cgroup.procs")).await?;
+    ensure!(!journal.trim().is_empty(), "{slice}: the journal thread is not in the tenant's slice");
+    Ok(())
 }
 
 /// The claim grows, and gets another class, while the pod writes.
@@ -227,8 +238,7 @@ async fn restart(ctx: &Ctx, cluster: &Cluster, volume: &Volume, daemon: Daemon) 
     let old = cluster.ask(ctx, drivers).await?;
     cluster.run(ctx, "-n bulkhead delete pod -l app.kubernetes.io/name=bulkhead-csi").await?;
     volume.keeps_writing(ctx, "the pod writes without a driver").await?;
-    let limit = LIMIT.as_secs() - 60;
-    cluster.run(ctx, &format!("-n bulkhead rollout status daemonset/bulkhead-csi --timeout={limit}s")).await?;
+    cluster.rolled_out(ctx, "-n bulkhead daemonset/bulkhead-csi").await?;
     ensure!(cluster.ask(ctx, drivers).await? != old, "the driver's pod is the same");
     daemon.kill().await?;
     let daemon = start_daemon(ctx, &[]).await?;
@@ -257,10 +267,7 @@ async fn remove(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
     cluster.run(ctx, "delete volumesnapshot data").await?;
     cluster.run(ctx, "delete pvc data restored").await?;
     cluster.wait(ctx, "--for=delete pv --all").await?;
-    for noun in ["volume", "tenant"] {
-        let left = json(ctx, &[noun, "ls"]).await?;
-        ensure!(left == value!([]), "{noun}s are left: {left}");
-    }
+    nothing_is_left(ctx).await?;
     let mounts =
         ctx.machine.sh("grep -E '/run/bulkhead/mnt/|csi.bulkhead.dev|kubernetes.io~csi' /proc/mounts || true").await?;
     ensure!(mounts.is_empty(), "mounts are left: {mounts}");

@@ -101,10 +101,20 @@ impl Cluster {
         self.run(ctx, "apply -f /tmp/manifest.yaml").await.map(drop)
     }
 
+    /// Waits until all pods of a workload are ready, in its current version.
+    pub(super) async fn rolled_out(&self, ctx: &Ctx, workload: &str) -> Result<()> {
+        self.patiently(ctx, &format!("rollout status {workload}")).await
+    }
+
     /// Waits for a state, as `kubectl wait` names it.
     pub(super) async fn wait(&self, ctx: &Ctx, what: &str) -> Result<()> {
+        self.patiently(ctx, &format!("wait {what}")).await
+    }
+
+    /// Runs a `kubectl` that waits, and that ends before the limit of its own accord, so that it tells why.
+    async fn patiently(&self, ctx: &Ctx, words: &str) -> Result<()> {
         let limit = LIMIT.as_secs() - 60;
-        self.run(ctx, &format!("wait {what} --timeout={limit}s")).await.map(drop)
+        self.run(ctx, &format!("{words} --timeout={limit}s")).await.map(drop)
     }
 
     /// What an operator would look at after a failure.

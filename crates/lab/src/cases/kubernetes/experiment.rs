@@ -1,9 +1,8 @@
 //! A Kubernetes for an experiment.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow};
 
 use super::cluster::{Cluster, LIMIT};
 use super::{MEMORY_MIB, deploy, images};
@@ -29,16 +28,11 @@ pub async fn kubernetes_on(lab: Arc<Lab>, disk: DiskSpec) -> Result<Machine> {
         ..MachineSpec::new(Kernel::V6_12)
     };
     let machine = Machine::boot(&lab, &spec, "kubernetes").await?;
-    let artifacts: PathBuf = lab.config().artifacts.clone();
+    let artifacts = lab.config().artifacts.clone();
     let ctx = Ctx { machine, lab, artifacts, limit: LIMIT, case: "kubernetes" };
-    let cluster = match Cluster::start(&ctx).await? {
-        Ok(cluster) => cluster,
-        Err(Outcome::Skipped(reason)) => bail!("{reason}"),
-        Err(outcome) => bail!("Kubernetes: {outcome:?}"),
-    };
-    if let Err(skipped) = images::import_postgres(&ctx).await? {
-        bail!("PostgreSQL: {skipped:?}");
-    }
+    let unavailable = |outcome: Outcome| anyhow!("{outcome:?}");
+    let cluster = Cluster::start(&ctx).await?.map_err(unavailable)?;
+    images::import_postgres(&ctx).await?.map_err(unavailable)?;
     // It ends with the machine.
     start_daemon(&ctx, &[]).await?;
     make_file_pool(&ctx).await?;

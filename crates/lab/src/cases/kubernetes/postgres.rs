@@ -4,9 +4,9 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::json as value;
 
 use super::cluster::{Cluster, LIMIT};
-use super::{deploy, images};
+use super::{deploy, finish, images, journal_is_charged};
 use crate::case::{Ctx, Outcome};
-use crate::cases::host::{json, kernel_is_silent, make_file_pool, start_daemon, unmake_file_pool};
+use crate::cases::host::{json, make_file_pool, nothing_is_left, start_daemon};
 
 /// Three databases, each with a client.
 const DATABASES: &str = include_str!("postgres.yaml");
@@ -34,19 +34,13 @@ pub(super) async fn kubernetes_postgres(ctx: &mut Ctx) -> Result<Outcome> {
         ctx.save("failed.log", &cluster.report(ctx).await?)?;
         return Err(error);
     }
-    unmake_file_pool(ctx).await?;
-    daemon.stop().await?;
-    kernel_is_silent(ctx).await?;
-    // Kubernetes does not clean up after itself.
-    ctx.machine.shutdown().await;
-    Ok(Outcome::Passed)
+    finish(ctx, daemon).await
 }
 
 async fn live(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
     deploy(ctx, cluster).await?;
     cluster.apply(ctx, DATABASES).await?;
-    let limit = LIMIT.as_secs() - 60;
-    cluster.run(ctx, &format!("rollout status statefulset/db --timeout={limit}s")).await?;
+    cluster.rolled_out(ctx, "statefulset/db").await?;
     for pod in PODS {
         inserts(ctx, cluster, pod, 0).await?;
     }
@@ -87,7 +81,7 @@ async fn live(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
             Ok(cluster.ask(ctx, uid).await.ok().filter(|uid| !uid.trim().is_empty() && *uid != before))
         })
         .await?;
-    cluster.run(ctx, &format!("rollout status statefulset/db --timeout={limit}s")).await?;
+    cluster.rolled_out(ctx, "statefulset/db").await?;
     inserts(ctx, cluster, "db-1", least).await?;
     ctx.log("an evicted database has its rows");
     remove(ctx, cluster).await
@@ -118,9 +112,7 @@ async fn are_charged(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
         let volume = cluster.ask(ctx, &format!("get pvc data-{pod} -o 'jsonpath={{.spec.volumeName}}'")).await?;
         let view = json(ctx, &["tenant", "inspect", volume.trim()]).await?;
         ensure!(view["server_io"]["written_bytes"].as_u64() > Some(16 << 20), "{pod}: {view}");
-        let slice = view["slice"].as_str().context("no slice")?;
-        let journal = ctx.machine.sh(&format!("cat /sys/fs/cgroup/'{slice}'/*-journal.slice/cgroup.procs")).await?;
-        ensure!(!journal.trim().is_empty(), "{pod}: the journal thread is not in the tenant's slice");
+        journal_is_charged(ctx, &view).await.with_context(|| pod)?;
     }
     Ok(())
 }
@@ -131,9 +123,5 @@ async fn remove(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
     cluster.run(ctx, "delete volumesnapshot db").await?;
     cluster.run(ctx, "delete pvc --all").await?;
     cluster.wait(ctx, "--for=delete pv --all").await?;
-    for noun in ["volume", "tenant"] {
-        let left = json(ctx, &[noun, "ls"]).await?;
-        ensure!(left == value!([]), "{noun}s are left: {left}");
-    }
-    Ok(())
+    nothing_is_left(ctx).await
 }
