@@ -1,6 +1,6 @@
 //! `cargo xtask check`: everything that can be checked without a virtual machine.
 //!
-//! Formatting, lints, unit and integration tests, licences and sources of dependencies. Does not: run cases of the lab (`cargo xtask lab run`).
+//! Formatting, lints, unit and integration tests, the Helm chart, licences and sources of dependencies. Does not: run cases of the lab (`cargo xtask lab run`).
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use bulkhead_lab::{Cache, Stream, say};
 use serde::Deserialize;
 
 use crate::lab::workspace;
-use crate::licences;
+use crate::{chart, licences};
 
 /// The version to install if none is installed.
 const CARGO_DENY_VERSION: &str = "0.20.2";
@@ -33,6 +33,7 @@ pub(crate) fn run() -> Result<()> {
     lints()?;
     build_tests()?;
     tests()?;
+    chart::check_recorded()?;
     dependencies()
 }
 

@@ -1,6 +1,7 @@
 //! `cargo xtask`: the development commands of this repository. Each command is a module; this file dispatches.
 #![forbid(unsafe_code)]
 
+mod chart;
 mod check;
 mod deb;
 mod demo;
@@ -26,6 +27,9 @@ struct Cli {
 enum Command {
     /// Formatting, lints, tests and licences: everything that runs without a virtual machine.
     Check,
+    /// Checks with Helm that the chart in contrib/helm renders the manifests in contrib/kubernetes, and records the result, which `check` relies
+    /// on until they change.
+    Chart,
     /// Checks licences and sources of the dependencies with cargo-deny and records the result, which `check` relies on until they change;
     /// collects the licences of what is shipped.
     Deny,
@@ -47,6 +51,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Check => check::run().map(|()| ExitCode::SUCCESS),
+        Command::Chart => chart::record().map(|()| ExitCode::SUCCESS),
         Command::Deny => check::record_dependencies().map(|()| ExitCode::SUCCESS),
         Command::Deb(arguments) => deb::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Demo => demo::run(),

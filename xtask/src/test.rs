@@ -13,7 +13,7 @@ use bulkhead_lab::{Lab, say};
 use tokio::sync::watch;
 
 use crate::lab::Programs;
-use crate::{check, deb, lab};
+use crate::{chart, check, deb, lab};
 
 /// Runs everything, and stops at the first failed check.
 ///
@@ -70,8 +70,9 @@ fn run_checks(phases: &mut Phases, is_provided: &Receiver<()>) -> Result<()> {
     check::tests()?;
     phases.end("tests");
     deb::make(false)?;
+    chart::check_recorded()?;
     check::dependencies()?;
-    phases.end("package and dependencies");
+    phases.end("package, chart and dependencies");
     Ok(())
 }
 

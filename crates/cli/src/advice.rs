@@ -85,6 +85,8 @@ pub(crate) fn advice(reason: &Reason) -> String {
         Reason::NoDeviceToHold => "`bulkhead device ls` shows why; `bulkhead device control DEV --policy iocost` enables a controller".to_owned(),
         Reason::SeveralDevicesToHold { .. } => "choose one with `--device DEV`, as listed by `bulkhead device ls`".to_owned(),
         Reason::HoldOnPhysical { physical } => format!("use the physical device: `--device {}`", first(physical)),
+        Reason::HoldForPromises { tenants } => format!("remove the promises, for example `bulkhead tenant set {} --fsync-p99 none`", first(tenants)),
+        Reason::HoldOfOperator { device } => format!("end it: `bulkhead hold rm {device}`"),
         Reason::SharesInvalid => "for example `--tenant a=70 --tenant b=30`".to_owned(),
         Reason::OutsideSlice { slice } => format!("create the container again: `docker run --cgroup-parent '{slice}'` or `docker run --runtime bulkhead`, and Podman's alike"),
         Reason::NoSuchContainer { .. } => "`bulkhead top` shows the names of containers that do I/O".to_owned(),

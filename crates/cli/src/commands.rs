@@ -236,10 +236,11 @@ async fn copy(client: &Client, output: &Output, origin: &str, copy: Copy, dry_ru
 
 async fn tenant(command: TenantCommand, client: &Client, output: &Output) -> Result<(), Fault> {
     match command {
-        TenantCommand::Create { name, share, limits, volumes, write } => {
+        TenantCommand::Create { name, share, limits, fsync_p99, volumes, write } => {
             let request = TenantCreate {
                 share: parse::share(&share)?,
                 limits: parse::limits(&limits)?,
+                fsync_p99_us: fsync_p99.as_deref().map(parse::fsync_p99).transpose()?.filter(|us| *us > 0),
                 volumes: all_resolved(client, &volumes).await?,
                 ..TenantCreate::new(parse::tenant_name(&name)?)
             };
@@ -269,12 +270,13 @@ async fn tenant_set(args: &TenantSetArgs, client: &Client, output: &Output) -> R
     let request = TenantSet {
         share: args.share.as_deref().map(parse::share).transpose()?,
         limits: (args.no_limits || !limits.is_empty()).then_some(limits),
+        fsync_p99_us: args.fsync_p99.as_deref().map(parse::fsync_p99).transpose()?,
         attach: all_resolved(client, &args.attach).await?,
         detach: all_resolved(client, &args.detach).await?,
     };
     if request == TenantSet::default() {
         return Err(invalid(format!("tenant {name}"), "nothing to change")
-            .hint("specify --share, --limit, --no-limits, --attach or --detach"));
+            .hint("specify --share, --limit, --no-limits, --fsync-p99, --attach or --detach"));
     }
     let done = client.tenant_set(&name, &request, args.write.dry_run).await?;
     show::done(output, &format!("tenant {name}"), "changed", &done)

@@ -7,7 +7,7 @@ use bulkhead_api::client::Client;
 use bulkhead_api::wire::{Done, HoldStart, HoldTenant, HoldView, StandingView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::Unit;
-use bulkhead_core::units::Bytes;
+use bulkhead_core::units::{Bytes, Latency};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::interval;
 
@@ -200,8 +200,7 @@ fn tenants(args: &HoldStartArgs) -> Result<Vec<HoldTenant>, Fault> {
         let (object, example) = (format!("--fsync-p99 {text}"), "for example `--fsync-p99 db=20ms`");
         let (name, time) =
             split_name(text).ok_or_else(|| invalid(&object, "it is not of the form NAME=TIME").hint(example))?;
-        let us = micros(time)
-            .ok_or_else(|| invalid(&object, format!("{time:?} is not a time in us, ms or s")).hint(example))?;
+        let us = time.parse::<Latency>().map_err(|error| invalid(&object, error).hint(example))?.us();
         if named(&mut tenants, name, &object)?.fsync_p99_us.replace(us).is_some() {
             return Err(invalid(&object, "it is given twice").hint("set one latency per tenant"));
         }
@@ -239,20 +238,6 @@ fn tenant(text: &str) -> Result<HoldTenant, Fault> {
     let number = share.trim_end_matches('%').parse().ok().filter(|number: &f64| number.is_finite());
     let share = number.ok_or_else(|| invalid(&object, format!("{share:?} is not a number")).hint(example))?;
     Ok(HoldTenant::new(name, share))
-}
-
-/// Parses a time such as 20ms, between 1 us and an hour, to microseconds.
-fn micros(text: &str) -> Option<u64> {
-    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic())?);
-    let factor = match unit {
-        "us" => 1.0,
-        "ms" => 1e3,
-        "s" => 1e6,
-        _ => return None,
-    };
-    let us = number.trim_end().parse::<f64>().ok()? * factor;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is in range")]
-    (1.0..=3.6e9).contains(&us).then(|| us.round() as u64)
 }
 
 impl Show for HoldView {

@@ -10,7 +10,7 @@ use bulkhead_core::journal::JournalSize;
 use bulkhead_core::model::{IoLimit, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::waits::MEMORY_NS;
-use bulkhead_core::units::{Bytes, Share};
+use bulkhead_core::units::{Bytes, Latency, Share};
 
 /// The fault of an invalid argument.
 pub(crate) fn invalid(object: impl Display, cause: impl Display) -> Fault {
@@ -45,6 +45,11 @@ pub(crate) fn volume_ref(text: &str) -> Result<VolumeRef, Fault> {
 
 pub(crate) fn share(text: &str) -> Result<Share, Fault> {
     checked("--share", text)
+}
+
+/// The promised latency of fsyncs, in microseconds; `none` is 0.
+pub(crate) fn fsync_p99(text: &str) -> Result<u64, Fault> {
+    if text == "none" { Ok(0) } else { checked::<Latency>("--fsync-p99", text).map(Latency::us) }
 }
 
 /// The size of a volume.

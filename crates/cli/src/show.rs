@@ -6,7 +6,7 @@ use bulkhead_core::error::Fault;
 use bulkhead_core::finding::{Finding, FindingId, Severity};
 use bulkhead_core::journal::Accounting;
 use bulkhead_core::model::{IoLimit, ReadFrom};
-use bulkhead_core::units::Bytes;
+use bulkhead_core::units::{Bytes, Latency};
 use serde::Serialize;
 
 use crate::output::{Output, block, findings, table};
@@ -288,6 +288,7 @@ impl Show for TenantView {
             ("name", self.name.to_string()),
             ("share", self.share.to_string()),
             ("limits", joined(self.limits.iter().map(limit))),
+            ("fsync p99", or_dash(self.fsync_p99_us.map(Latency::from_us))),
             ("volumes", joined(&self.volumes)),
             ("created by", or_dash(self.created_by.as_ref())),
             ("slice", self.slice.clone()),

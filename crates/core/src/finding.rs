@@ -167,6 +167,11 @@ ids! {
     HoldFailed "hold_failed" Warning
         "Shares are not enforced on a device, because the last step failed. The next step tries again.";
 
+    PromiseNotEnforced "promise_not_enforced" Warning
+        "The promised latency of a tenant's fsyncs is not enforced on a device.";
+    PromiseMissed "promise_missed" Warning
+        "Fsyncs of a tenant take longer than promised, and throttling other tenants further does not help.";
+
     ServersUnlisted "servers_unlisted" Warning
         "The block servers of this host cannot be listed. A server that dies is not replaced until they can.";
     ServersMayDeadlock "servers_may_deadlock" Warning

@@ -293,6 +293,8 @@ pub struct TenantFacts<'a> {
     pub has_cpu: bool,
     /// Why the kernel refused that controller to the tenant.
     pub cpu_refused: Option<&'a Fault>,
+    /// Why the promised latency of its fsyncs is not enforced.
+    pub unkept_promise: Option<&'a Fault>,
 }
 
 /// Findings about a tenant; a condition that all tenants share has the host as its object.
@@ -315,6 +317,13 @@ pub fn tenant_findings(tenant: &Tenant, facts: &TenantFacts<'_>) -> Vec<Finding>
         let finding = Finding::new(FindingId::CpuControllerRefused, object, evidence);
         findings.push(Finding { advice: (!fault.hint.is_empty()).then(|| fault.hint.clone()), ..finding });
     }
+    if let Some(fault) = facts.unkept_promise {
+        findings.push(Finding {
+            object: format!("tenant {}", tenant.name),
+            evidence: fault.to_string(),
+            ..Finding::from_fault(FindingId::PromiseNotEnforced, fault.clone())
+        });
+    }
     findings
 }
 
@@ -327,11 +336,17 @@ pub fn no_controller(device: &DevName, evidence: impl fmt::Display) -> Finding {
 
 /// The state of a hold whose last step failed.
 pub const HOLD_FAILED: &str = "failed";
+/// The state of a hold under which fsyncs take longer than promised, and no further step helps.
+pub const PROMISE_MISSED: &str = "latency_missed";
 
-/// The finding about a hold, by its device, state and reason, if its last step failed.
+/// The finding about a hold, by its device, state and reason, if its last step failed or it misses a promise.
 #[must_use]
 pub fn hold_finding(device: &DevName, state: &str, reason: &str) -> Option<Finding> {
-    (state == HOLD_FAILED).then(|| hold_failed(device, reason))
+    match state {
+        HOLD_FAILED => Some(hold_failed(device, reason)),
+        PROMISE_MISSED => Some(Finding::new(FindingId::PromiseMissed, format!("device {device}"), reason)),
+        _ => None,
+    }
 }
 
 /// The finding about a device on which shares are not enforced.

@@ -321,6 +321,16 @@ pub enum Reason {
         /// The physical devices.
         physical: Vec<String>,
     },
+    /// The hold enforces promises, and ends with them.
+    HoldForPromises {
+        /// The tenants whose promises it enforces.
+        tenants: Vec<String>,
+    },
+    /// A hold that an operator has started prevents one for promises.
+    HoldOfOperator {
+        /// The device.
+        device: String,
+    },
     /// The requested shares are invalid.
     SharesInvalid,
     /// A container uses a volume of a tenant outside of the tenant's slice.

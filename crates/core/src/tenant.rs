@@ -166,6 +166,7 @@ mod tests {
             name: "db".parse().expect("a valid name"),
             share: 700.try_into().expect("a valid share"),
             limits: vec![],
+            fsync_p99_us: None,
             volumes: vec![],
             created_by: None,
             removing: false,

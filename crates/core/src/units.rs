@@ -220,6 +220,57 @@ impl fmt::Display for Share {
     }
 }
 
+/// A latency in microseconds, between 1 us and an hour. Reads `800us`, `20ms` and `1.5s`, and prints the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latency(u64);
+
+/// An invalid latency.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a time in us, ms or s, between 1us and an hour, for example 20ms")]
+pub struct LatencyError(pub String);
+
+impl Latency {
+    /// Of so many microseconds, at least one and at most an hour's.
+    #[must_use]
+    pub fn from_us(us: u64) -> Self {
+        Self(us.clamp(1, 3_600_000_000))
+    }
+
+    /// In microseconds.
+    #[must_use]
+    pub const fn us(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for Latency {
+    type Err = LatencyError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || LatencyError(text.to_owned());
+        let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(error)?);
+        let factor = match unit {
+            "us" => 1.0,
+            "ms" => 1e3,
+            "s" => 1e6,
+            _ => return Err(error()),
+        };
+        let us = number.trim().parse::<f64>().map_err(|_| error())? * factor;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is in range")]
+        (1.0..=3.6e9).contains(&us).then(|| Self(us.round() as u64)).ok_or_else(error)
+    }
+}
+
+impl fmt::Display for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            us if us.is_multiple_of(1_000_000) => write!(f, "{}s", us / 1_000_000),
+            us if us.is_multiple_of(1_000) => write!(f, "{}ms", us / 1_000),
+            us => write!(f, "{us}us"),
+        }
+    }
+}
+
 /// Nanoseconds as seconds.
 #[expect(clippy::cast_precision_loss, reason = "2^52 ns are 52 days of waiting, and only digits below 1 ns are lost")]
 #[must_use]
@@ -245,6 +296,24 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Bytes>(), Ok(Bytes(bytes)), "{text}");
         }
+    }
+
+    #[test]
+    fn latencies_are_read_as_people_write_them() {
+        for (text, us, printed) in [
+            ("20ms", 20_000, "20ms"),
+            ("1.5 s", 1_500_000, "1500ms"),
+            ("0.0015ms", 2, "2us"),
+            ("3600s", 3_600_000_000, "3600s"),
+        ] {
+            let read: Latency = text.parse().unwrap();
+            assert_eq!((read.us(), read.to_string().as_str()), (us, printed), "{text}");
+            assert_eq!(printed.parse(), Ok(read));
+        }
+        for bad in ["", "20", "ms", "0ms", "-1s", "3601s", "20min", "1e3ms", "nan", "infs"] {
+            assert_eq!(bad.parse::<Latency>(), Err(LatencyError(bad.to_owned())));
+        }
+        assert_eq!((Latency::from_us(0).us(), Latency::from_us(u64::MAX).us()), (1, 3_600_000_000));
     }
 
     #[test]

@@ -75,6 +75,7 @@ impl Engine {
             }
         };
         let done = self.executor.run(&Plan { steps, on_failure, can_be_undone: true }, dry_run)?;
+        self.look_up_promises_again();
         let view = if dry_run { None } else { Some(self.device_inspect(name)?) };
         Ok(Done { object: view, steps: done, dry_run })
     }

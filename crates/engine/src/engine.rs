@@ -22,6 +22,7 @@ use uuid::Uuid;
 
 use crate::carry_out::Executor;
 use crate::check::{MountedVolumes, Turns};
+use crate::hold::promises::Promises;
 use crate::host::{Host, LogicalVolume, Proof};
 use crate::jobs::{Job, Jobs};
 use crate::locks::Locks;
@@ -91,6 +92,7 @@ pub(crate) struct Shared {
     pub(crate) turns: Mutex<Turns>,
     /// Tenants for whose cgroups the kernel refused the cpu controller.
     without_cpu: Mutex<BTreeMap<Name, WithoutCpu>>,
+    pub(crate) promises: Promises,
     pub(crate) merging: Merging,
     /// Bytes trimmed in each pool.
     trimmed: Mutex<BTreeMap<Name, Bytes>>,

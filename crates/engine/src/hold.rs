@@ -4,6 +4,7 @@
 //! restores. Weights are set on one device only, so that resetting them restores the previous state.
 //! Does not: decide about weights or caps, or fight over them: another program that writes one is reported, and left alone.
 
+pub(crate) mod promises;
 mod reasons;
 mod running;
 
@@ -60,7 +61,6 @@ impl Engine {
     pub fn hold_start(&self, request: &HoldStart, dry_run: bool) -> Result<Done<Hold>, Fault> {
         let facts = self.held_device(request.device.as_deref())?;
         let file = weight_file(&facts)?.to_owned();
-        let path = self.hold_record(&facts.name);
         let before = self.holds()?.into_iter().find(|hold| hold.device == facts.name);
         let tenants = self.held_tenants(request, before.as_ref(), &facts)?;
         let is_same = before.as_ref().is_some_and(|hold| {
@@ -80,10 +80,11 @@ impl Engine {
             tenants,
             tunables,
             lease_seconds: request.lease_seconds,
+            for_promises: false,
         };
         let mut steps = Vec::new();
         if before.as_ref() != Some(&hold) {
-            steps.push(Action::State(StateAction::WriteRecord { path, record: Box::new(Record::Hold(hold.clone())) }));
+            steps.push(self.write_hold(&hold));
         }
         let mut on_failure = Vec::new();
         if !is_same {
@@ -101,23 +102,31 @@ impl Engine {
                     move_journal(journal),
                 ]);
             }
-            let strict = |tunable: &String| Some(set_tunable(&hold.device, tunable, strict_value(tunable)?));
-            steps.extend(hold.tunables.keys().filter_map(strict));
+            steps.extend(strict_tunables(&hold));
             let ideal =
                 |tenant: &HeldTenant| set_weight(&hold, tenant, ideal_weight(&hold, tenant), INITIAL_JOURNAL_FRACTION);
             steps.extend(hold.tenants.iter().flat_map(ideal));
             on_failure = self.steps_to_end(&hold);
         }
         let steps = self.executor.run(&Plan { steps, on_failure, can_be_undone: true }, dry_run)?;
+        self.look_up_promises_again();
         Ok(Done { object: Some(hold), steps, dry_run })
     }
 
     /// Ends the hold on a device and resets its weights. Idempotent.
     ///
     /// # Errors
-    /// Those of the steps.
+    /// `InUse` for one that enforces promises of tenants, and those of the steps.
     pub fn hold_stop(&self, device: &str, dry_run: bool) -> Result<Done<Hold>, Fault> {
         let hold = self.holds()?.into_iter().find(|hold| hold.device.as_str() == kernel_name(device));
+        if let Some(hold) = hold.as_ref().filter(|hold| hold.for_promises) {
+            let promised = hold.tenants.iter().filter(|tenant| tenant.fsync_p99_us.is_some());
+            let tenants: Vec<String> = promised.map(|tenant| tenant.name.clone()).collect();
+            let cause = format!("it enforces what was promised to {}", tenants.join(", "));
+            return Err(Fault::new(Code::InUse, format!("hold on {}", hold.device), cause)
+                .reason(Reason::HoldForPromises { tenants }));
+        }
+        self.look_up_promises_again();
         let steps = hold.as_ref().map(|hold| self.steps_to_end(hold)).unwrap_or_default();
         let steps = self.executor.run_steps(steps, dry_run)?;
         Ok(Done { object: None, steps, dry_run })
@@ -302,6 +311,10 @@ fn weight_file(facts: &BlockFacts) -> Result<&'static str, Fault> {
         )
         .reason(Reason::NoController { device: facts.name.to_string() })),
     }
+}
+
+fn strict_tunables(hold: &Hold) -> impl Iterator<Item = Action> {
+    hold.tunables.keys().filter_map(|tunable| Some(set_tunable(&hold.device, tunable, strict_value(tunable)?)))
 }
 
 #[expect(

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use bulkhead_core::action::Action;
 use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::finding::FindingId;
+use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::health::HOST;
 use bulkhead_core::model::{Holder, Lease, Pool, Tenant, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
@@ -67,6 +68,9 @@ impl Engine {
         collect(engine.pools(), &mut record_faults);
         let roster = engine.settle_tenants(record_faults, false);
         engine.close_devices_in_use();
+        let fault = engine.follow_promises(&roster).err();
+        let finding = fault.map(|fault| Finding::from_fault(FindingId::PromiseNotEnforced, fault));
+        engine.host().conditions().set_or_clear(FindingId::PromiseNotEnforced, HOST, finding);
         let flattened = engine.mounted_volumes().flattening().clone();
         for reference in &flattened {
             let place = Place::Flattening(reference.clone());

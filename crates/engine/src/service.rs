@@ -215,10 +215,11 @@ impl Service {
         // Removed when the check ends, in whatever way.
         let check = Check { service: self.clone(), began };
         let Ok(running) = self.0.engine.shared.jobs.begin_check("check for drift") else { return };
-        let engine = self.0.engine.for_job(running.job());
+        let (engine, service) = (self.0.engine.for_job(running.job()), self.clone());
         drop(spawn_blocking(move || {
             let _check = check;
             engine.tick();
+            service.with_holds(|holds| holds.take_over_records(&engine));
             running.end(&Ok(()));
         }));
     }

@@ -33,6 +33,7 @@ impl Engine {
             name: request.name.clone(),
             share: request.share,
             limits: request.limits.clone(),
+            fsync_p99_us: request.fsync_p99_us,
             volumes: request.volumes.clone(),
             created_by: request.created_by,
             removing: false,
@@ -50,12 +51,14 @@ impl Engine {
             Err(fault) if fault.code == Code::NotFound => true,
             Err(fault) => return Err(fault),
         };
+        check_promise(&object, request.fsync_p99_us)?;
         let limits = self.resolve(&request.limits)?;
         for reference in &request.volumes {
             self.check_attachable(&request.name, reference, dry_run)?;
         }
         let record = self.dirs.tenant_record(&request.name);
-        let plan = tenant::create(record, &wanted, &self.host().weight_files(), &limits);
+        let (limits, of_holds) = self.without_held_limits(&request.name, limits);
+        let plan = [tenant::create(record, &wanted, &self.host().weight_files(), &limits), of_holds].concat();
         let mut steps = match self.executor.run_steps(plan, dry_run) {
             Err(fault) if is_new && !dry_run => return Err(self.undo_create(&wanted, fault)),
             done => done?,
@@ -92,7 +95,7 @@ impl Engine {
         Ok(self.tenant_view(&self.tenant(name)?))
     }
 
-    /// Changes share, limits and volumes. Idempotent.
+    /// Changes share, limits, promise and volumes. Idempotent.
     ///
     /// # Errors
     /// `NotFound`, `InUse` for a volume of another tenant, and those of mounting and unmounting.
@@ -112,13 +115,18 @@ impl Engine {
         }
         after.share = request.share.unwrap_or(after.share);
         after.limits = request.limits.clone().unwrap_or(after.limits);
+        after.fsync_p99_us = match request.fsync_p99_us {
+            None => after.fsync_p99_us,
+            Some(us) => Some(us).filter(|us| *us > 0),
+        };
         let kept = after.volumes.clone();
         after.volumes.extend(request.attach.iter().filter(|r| !kept.contains(r)).cloned());
         // A removed limit is overwritten with `max`, if its device still exists.
         let dropped = before.limits.iter().filter(|old| !after.limits.iter().any(|limit| limit.device == old.device));
         limits.extend(dropped.filter_map(|old| self.without_limit(old)));
+        let (limits, of_holds) = self.without_held_limits(name, limits);
         let plan = tenant::create(self.dirs.tenant_record(name), &after, &self.host().weight_files(), &limits);
-        steps.extend(self.executor.run_steps(plan, dry_run)?);
+        steps.extend(self.executor.run_steps([plan, of_holds].concat(), dry_run)?);
         steps.extend(self.prioritize_serving(name, dry_run)?);
         for reference in &request.attach {
             match self.mount_for(name, reference, dry_run) {
@@ -222,8 +230,9 @@ impl Engine {
                 Err(fault) => absent = Some(fault),
             }
         }
-        let mut steps =
-            self.executor.run_steps(tenant::cgroups(tenant, &self.host().weight_files(), &present), false)?;
+        let (present, of_holds) = self.without_held_limits(&tenant.name, present);
+        let plan = [tenant::cgroups(tenant, &self.host().weight_files(), &present), of_holds].concat();
+        let mut steps = self.executor.run_steps(plan, false)?;
         steps.extend(self.take_over(&tenant.name)?);
         steps.extend(self.prioritize_serving(&tenant.name, false)?);
         absent.map_or(Ok(steps), Err)
@@ -308,6 +317,7 @@ impl Engine {
             name: tenant.name.clone(),
             share: tenant.share,
             limits: tenant.limits.clone(),
+            fsync_p99_us: tenant.fsync_p99_us,
             volumes,
             created_by: tenant.created_by,
             slice: slices::tenant(&tenant.name).to_string(),
@@ -325,14 +335,25 @@ impl Engine {
             has_weight_files: !self.host().weight_files().is_empty(),
             has_cpu: self.host().controllers().contains(tenant::CPU),
             cpu_refused: None,
+            unkept_promise: None,
         }
     }
 
     /// Findings about a tenant, except those about its volumes.
     pub(crate) fn tenant_findings(&self, tenant: &Tenant, host: TenantFacts<'_>) -> Vec<Finding> {
         let cpu_refused = self.without_cpu().get(&tenant.name).map(|refused| refused.fault.clone());
-        health::tenant_findings(tenant, &TenantFacts { cpu_refused: cpu_refused.as_ref(), ..host })
+        let unkept = self.unkept_promise(&tenant.name);
+        let facts = TenantFacts { cpu_refused: cpu_refused.as_ref(), unkept_promise: unkept.as_ref(), ..host };
+        health::tenant_findings(tenant, &facts)
     }
+}
+
+fn check_promise(object: &str, us: Option<u64>) -> Result<(), Fault> {
+    if us != Some(0) {
+        return Ok(());
+    }
+    Err(Fault::new(Code::InvalidArgument, object, "the promised latency of its fsyncs cannot be zero")
+        .hint("choose a latency that the device achieves without other load, for example 20ms"))
 }
 
 fn join(mut first: Fault, second: Option<Fault>) -> Fault {

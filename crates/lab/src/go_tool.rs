@@ -95,6 +95,25 @@ impl GoModule {
         files: None,
     };
 
+    /// Helm, with kustomize: the chart in contrib/helm is compared with the manifests in contrib/kubernetes on the host.
+    pub const HELM: Self = Self {
+        name: "helm",
+        go_mod: include_str!("../go/helm/go.mod"),
+        go_sum: include_str!("../go/helm/go.sum"),
+        variables: "",
+        files: None,
+    };
+
+    /// Its programs on the host, built if necessary; for callers without a [`crate::Lab`].
+    ///
+    /// # Errors
+    /// When they are not available, as without `go` on this host.
+    pub async fn provide(self) -> Result<GoPrograms> {
+        let cache = Cache::locate()?;
+        let _building = cache.lock_for_building().await?;
+        provide_all(&cache, self).await
+    }
+
     /// Its directory in the cache, which a change of the module renames.
     fn directory(&self, cache: &Cache) -> PathBuf {
         let inputs = [self.go_mod, self.go_sum, self.variables];
@@ -136,7 +155,7 @@ impl GoPrograms {
 pub(crate) async fn provide_all(cache: &Cache, module: GoModule) -> Result<GoPrograms> {
     let directory = module.directory(cache);
     if !directory.is_dir() {
-        say::progress(format!("building {module} from its Go modules, which takes 10 minutes or more"));
+        say::progress(format!("building {module} from its Go modules, which takes minutes"));
         let work = cache.path(&format!("unfinished-{module}"));
         build(&work, module).await?;
         let tools = cache.path("tools");

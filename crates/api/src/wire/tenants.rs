@@ -22,6 +22,10 @@ pub struct TenantCreate {
     /// Hard I/O limits. Default: none.
     #[serde(default)]
     pub limits: Vec<IoLimit>,
+    /// Promise for the 99th percentile of the latency of its fsyncs, in microseconds, greater than 0: while they take longer, other tenants
+    /// with volumes on the same devices are throttled. Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fsync_p99_us: Option<u64>,
     /// Volumes to attach, which are then kept mounted for it. Default: none.
     #[serde(default)]
     pub volumes: Vec<VolumeRef>,
@@ -31,10 +35,17 @@ pub struct TenantCreate {
 }
 
 impl TenantCreate {
-    /// A tenant with the default share, without limits and volumes.
+    /// A tenant with the default share, without limits, promise and volumes.
     #[must_use]
     pub fn new(name: Name) -> Self {
-        Self { name, share: Share::DEFAULT, limits: Vec::new(), volumes: Vec::new(), created_by: None }
+        Self {
+            name,
+            share: Share::DEFAULT,
+            limits: Vec::new(),
+            fsync_p99_us: None,
+            volumes: Vec::new(),
+            created_by: None,
+        }
     }
 }
 
@@ -48,6 +59,9 @@ pub struct TenantSet {
     /// New hard limits, which replace all existing ones.
     #[serde(default)]
     pub limits: Option<Vec<IoLimit>>,
+    /// New promise for the 99th percentile of the latency of its fsyncs, in microseconds; 0 removes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fsync_p99_us: Option<u64>,
     /// Volumes to attach.
     #[serde(default)]
     pub attach: Vec<VolumeRef>,
@@ -65,6 +79,9 @@ pub struct TenantView {
     pub share: Share,
     /// Hard I/O limits.
     pub limits: Vec<IoLimit>,
+    /// Promise for the 99th percentile of the latency of its fsyncs, in microseconds.
+    #[serde(default)]
+    pub fsync_p99_us: Option<u64>,
     /// Its attached volumes, and those mounted for a running command.
     pub volumes: Vec<VolumeRef>,
     /// The front end that created it.

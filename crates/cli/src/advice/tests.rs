@@ -240,6 +240,11 @@ fn hints() -> Vec<(Reason, &'static str)> {
             Reason::HoldOnPhysical { physical: vec!["sda".to_owned(), "sdb".to_owned()] },
             "use the physical device: `--device sda`",
         ),
+        (
+            Reason::HoldForPromises { tenants: vec!["db".to_owned(), "web".to_owned()] },
+            "remove the promises, for example `bulkhead tenant set db --fsync-p99 none`",
+        ),
+        (Reason::HoldOfOperator { device: "sda".to_owned() }, "end it: `bulkhead hold rm sda`"),
         (Reason::SharesInvalid, "for example `--tenant a=70 --tenant b=30`"),
         (
             Reason::OutsideSlice { slice: "bulkhead-my\\x2ddb.slice".to_owned() },

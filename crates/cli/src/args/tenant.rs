@@ -19,6 +19,10 @@ pub(crate) enum TenantCommand {
         /// vda:wbps=50M,riops=100; can be repeated for other devices
         #[arg(long = "limit", value_name = "DEV:KEY=N,…")]
         limits: Vec<String>,
+        /// Promise that 99 % of the tenant's fsyncs take at most this long, for example 20ms: while they take longer, other tenants with
+        /// volumes on the same device are throttled
+        #[arg(long, value_name = "TIME")]
+        fsync_p99: Option<String>,
         /// Volume to attach, which is then kept mounted for the tenant; can be repeated
         #[arg(long = "volume", value_name = "POOL/VOLUME")]
         volumes: Vec<String>,
@@ -71,6 +75,9 @@ pub(crate) struct TenantSetArgs {
     /// Remove all hard limits
     #[arg(long)]
     pub(crate) no_limits: bool,
+    /// Promise that 99 % of the tenant's fsyncs take at most this long, for example 20ms; `none` removes the promise
+    #[arg(long, value_name = "TIME")]
+    pub(crate) fsync_p99: Option<String>,
     /// Volume to attach, which is then kept mounted for the tenant; can be repeated
     #[arg(long, value_name = "POOL/VOLUME")]
     pub(crate) attach: Vec<String>,

@@ -208,7 +208,7 @@ fn bad_combinations() {
             exit 2
             ----- stderr
             error: tenant db: nothing to change
-            hint: specify --share, --limit, --no-limits, --attach or --detach
+            hint: specify --share, --limit, --no-limits, --fsync-p99, --attach or --detach
         "#]],
     );
     check(

@@ -80,7 +80,7 @@ fn a_tenant_is_changed_and_shown() {
         "#]],
     );
     check(
-        &["tenant", "set", "db", "--share", "400", "--attach", "logs", "--no-limits"],
+        &["tenant", "set", "db", "--share", "400", "--attach", "logs", "--no-limits", "--fsync-p99", "1.5 s"],
         expect![[r#"
         exit 0
         ----- stderr
@@ -95,6 +95,7 @@ fn a_tenant_is_changed_and_shown() {
             name:        db
             share:       400
             limits:      -
+            fsync p99:   1500ms
             volumes:     fast/data, fast/logs
             created by:  -
             slice:       bulkhead.slice/bulkhead-db.slice
@@ -103,6 +104,22 @@ fn a_tenant_is_changed_and_shown() {
             journal I/O: 0 B read, 0 B written
             server I/O:  0 B read, 0 B written
         "#]],
+    );
+    check(
+        &["tenant", "set", "db", "--fsync-p99", "20min"],
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: --fsync-p99: "20min" is not a time in us, ms or s, between 1us and an hour, for example 20ms
+    "#]],
+    );
+    check(
+        &["tenant", "set", "db", "--fsync-p99", "none"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        tenant db: changed
+    "#]],
     );
     check(
         &["tenant", "ls"],

@@ -67,19 +67,10 @@ impl Holding {
     /// From the recorded hold. It starts from the weights and caps that it finds.
     #[must_use]
     pub fn new(hold: Hold) -> Self {
-        let part = |tenant: &HeldTenant| (tenant.name.clone(), f64::from(tenant.share_ppm) / PPM);
-        let promise = |tenant: &HeldTenant| Some((tenant.name.clone(), micros(tenant.fsync_p99_us?)));
-        let is_split = hold.tenants.iter().any(|tenant| tenant.journal.is_some());
-        let params = Params {
-            parts: hold.tenants.iter().map(part).collect(),
-            total_weight: f64::from(hold.total_weight),
-            range: if is_split { MIN_SPLIT_WEIGHT } else { 1 }..=largest_weight(&hold.weight_file),
-            fsync_p99: hold.tenants.iter().filter_map(promise).collect(),
-        };
         Self {
             state: State::new(hold.mode),
+            params: params(&hold),
             hold,
-            params,
             before: None,
             caps: OwnCaps::default(),
             sharing: Sharing::default(),
@@ -87,6 +78,21 @@ impl Holding {
             strictness: Strictness::default(),
             splits: BTreeMap::new(),
         }
+    }
+
+    /// Continues with other tenants, shares, promises or limits, on the same device and by the same method. What was
+    /// learnt of tenants that stay is kept. Returns the actions that apply the caps to their limits where these have
+    /// changed.
+    #[must_use]
+    pub fn continue_with(&mut self, hold: Hold) -> Vec<Action> {
+        let was = std::mem::replace(&mut self.hold, hold);
+        self.params = params(&self.hold);
+        self.caps.retain(|name| self.hold.tenants.iter().any(|tenant| tenant.name == name));
+        let is_other = |tenant: &&HeldTenant| {
+            was.tenants.iter().any(|old| old.name == tenant.name && old.before() != tenant.before())
+        };
+        let changed = self.hold.tenants.iter().filter(is_other);
+        changed.map(|tenant| set_cap(&self.hold, tenant, self.cap(&tenant.name))).collect()
     }
 
     /// The recorded hold.
@@ -247,6 +253,18 @@ impl Holding {
             actions.extend(step.caps.get(&tenant.name).map(|cap| set_cap(&self.hold, tenant, *cap)));
         }
         actions
+    }
+}
+
+fn params(hold: &Hold) -> Params {
+    let part = |tenant: &HeldTenant| (tenant.name.clone(), f64::from(tenant.share_ppm) / PPM);
+    let promise = |tenant: &HeldTenant| Some((tenant.name.clone(), micros(tenant.fsync_p99_us?)));
+    let is_split = hold.tenants.iter().any(|tenant| tenant.journal.is_some());
+    Params {
+        parts: hold.tenants.iter().map(part).collect(),
+        total_weight: f64::from(hold.total_weight),
+        range: if is_split { MIN_SPLIT_WEIGHT } else { 1 }..=largest_weight(&hold.weight_file),
+        fsync_p99: hold.tenants.iter().filter_map(promise).collect(),
     }
 }
 

@@ -55,6 +55,11 @@ impl OwnCaps {
         }
     }
 
+    /// Forgets the caps of tenants that are held no longer.
+    pub fn retain(&mut self, is_held: impl Fn(&str) -> bool) {
+        self.set.retain(|name, _| is_held(name));
+    }
+
     /// Records that all caps were lifted.
     pub fn clear(&mut self) {
         self.set.clear();

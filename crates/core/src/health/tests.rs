@@ -152,13 +152,15 @@ fn a_condition_of_all_tenants_is_a_finding_of_the_host() {
         name: "db".parse().unwrap(),
         share: Share::DEFAULT,
         limits: vec![],
+        fsync_p99_us: None,
         volumes: vec![],
         created_by: None,
         removing: true,
     };
     let refused = Fault::new(Code::Unsupported, "cgroup /", "a realtime process is below it").hint("move that");
     let of = |has_weight_files, has_cpu, cpu_refused| {
-        let found = tenant_findings(&tenant, &TenantFacts { has_weight_files, has_cpu, cpu_refused });
+        let found =
+            tenant_findings(&tenant, &TenantFacts { has_weight_files, has_cpu, cpu_refused, unkept_promise: None });
         found.into_iter().map(|finding| (finding.id.word().to_owned(), finding.object)).collect::<Vec<_>>()
     };
     let pair = |id: &str, object: &str| (id.to_owned(), object.to_owned());

@@ -55,6 +55,9 @@ pub struct Hold {
     pub tunables: BTreeMap<String, String>,
     /// Lease, seconds: the hold ends if it is not renewed for that long; `null` if it lasts until it is removed.
     pub lease_seconds: Option<u32>,
+    /// The daemon started it for the promises of tenants, and changes or ends it with them; absent: `false`.
+    #[serde(default)]
+    pub for_promises: bool,
 }
 
 /// A container whose share is enforced.

@@ -33,6 +33,9 @@ pub struct Tenant {
     /// Hard limits.
     #[serde(default)]
     pub limits: Vec<IoLimit>,
+    /// Promised 99th percentile of its fsync latency, microseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fsync_p99_us: Option<u64>,
     /// Attached volumes, which stay mounted for it, also after a reboot.
     #[serde(default)]
     pub volumes: Vec<VolumeRef>,

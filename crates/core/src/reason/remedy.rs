@@ -84,6 +84,8 @@ impl Reason {
             Self::NoDeviceToHold => "enable a controller on a device: iocost or bfq".to_owned(),
             Self::SeveralDevicesToHold { devices } => format!("choose one of them: {}", devices.join(", ")),
             Self::HoldOnPhysical { physical } => format!("use the physical device: {}", physical.join(", ")),
+            Self::HoldForPromises { .. } => "remove the promises from these tenants".to_owned(),
+            Self::HoldOfOperator { device } => format!("end the hold on {device}, or give it the promise"),
             Self::SharesInvalid => "give each of two or more tenants a share greater than 0".to_owned(),
             Self::OutsideSlice { slice } => format!("create the container again in the cgroup {slice}, or by the OCI runtime bulkhead-runtime"),
             Self::NoSuchContainer { .. } => "name a tenant, unit or container that does I/O now, or the path of a cgroup".to_owned(),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bulkhead_core::control::{Cap, LatencyMiss, Reason};
+use bulkhead_core::health;
 use bulkhead_core::units::Bytes;
 
 pub(super) const fn state_name(reason: &Reason) -> &'static str {
@@ -14,7 +15,7 @@ pub(super) const fn state_name(reason: &Reason) -> &'static str {
         Reason::NoContenders => "no_contenders",
         Reason::Ineffective { .. } => "ineffective",
         Reason::Capped { .. } => "capped",
-        Reason::LatencyMissed { .. } => "latency_missed",
+        Reason::LatencyMissed { .. } => health::PROMISE_MISSED,
         Reason::Partial => "partial",
         Reason::Late { .. } => "late",
         Reason::ClockWentBack => "clock_went_back",

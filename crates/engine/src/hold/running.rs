@@ -17,7 +17,7 @@ use bulkhead_core::control::{Reason, Standing};
 use bulkhead_core::devname::DevName;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::health;
-use bulkhead_core::model::{HeldTenant, Hold};
+use bulkhead_core::model::{HeldTenant, Hold, RateLimit};
 use bulkhead_core::observe::activity::Activity;
 use bulkhead_core::units::DevNo;
 
@@ -134,6 +134,16 @@ impl Running {
         Ok(())
     }
 
+    /// Continues with a changed record.
+    fn continue_with(&mut self, engine: &Engine, hold: Hold) {
+        for action in self.holding.continue_with(hold) {
+            // The next step reports a limit that is not as it should be.
+            if let Err(fault) = engine.executor.run_steps(vec![action], false) {
+                tracing::warn!(%fault, "cannot apply a cap to a changed limit");
+            }
+        }
+    }
+
     /// Resets the controller's state, and lifts all caps.
     fn fail(&mut self, engine: &Engine, fault: Fault) {
         let device = &self.holding.hold().device;
@@ -182,6 +192,17 @@ impl Running {
     }
 }
 
+/// Whether a hold changes to another record without new weights, so that what was learnt remains true.
+fn continues(running: &Hold, changed: &Hold) -> bool {
+    let method = |hold: &Hold| (hold.unit, hold.mode, hold.weight_file.clone());
+    let without_limits =
+        |tenant: &HeldTenant| HeldTenant { iops_before: RateLimit::default(), bytes_before: None, ..tenant.clone() };
+    let tenants = |hold: &Hold| hold.tenants.iter().map(without_limits).collect::<Vec<_>>();
+    running != changed
+        && method(running) == method(changed)
+        && (running.for_promises && changed.for_promises || tenants(running) == tenants(changed))
+}
+
 impl RunningHolds {
     /// Resumes the recorded holds. Their leases restart.
     #[must_use]
@@ -201,14 +222,30 @@ impl RunningHolds {
     }
 
     /// Starts a hold that has just been recorded, or renews its lease.
-    pub fn begin(&mut self, hold: Hold) -> HoldView {
+    pub fn begin(&mut self, engine: &Engine, hold: Hold) -> HoldView {
+        let running = self.take_over(engine, hold);
+        running.renewed = Instant::now();
+        running.view()
+    }
+
+    /// Takes over what was changed in the records: holds for promises, and limits of held tenants.
+    pub fn take_over_records(&mut self, engine: &Engine) {
+        let Ok(recorded) = engine.holds() else { return };
+        self.running.retain(|device, _| recorded.iter().any(|hold| hold.device == *device));
+        for hold in recorded {
+            self.take_over(engine, hold);
+        }
+    }
+
+    fn take_over(&mut self, engine: &Engine, hold: Hold) -> &mut Running {
         let now = Instant::now();
         let running = self.running.entry(hold.device.clone()).or_insert_with(|| Running::new(hold.clone(), now));
-        if *running.holding.hold() != hold {
+        if continues(running.holding.hold(), &hold) {
+            running.continue_with(engine, hold);
+        } else if *running.holding.hold() != hold {
             *running = Running::new(hold, now);
         }
-        running.renewed = now;
-        running.view()
+        running
     }
 
     pub fn end(&mut self, device: &str) {

@@ -160,7 +160,7 @@ fn a_hold_ends_by_the_devices_path_too() {
     let (sim, engine) = host();
     let hold = engine.hold_start(&request(&[("a", 1.0), ("b", 1.0)]), false).unwrap().object.unwrap();
     let mut holds = running_holds(&engine);
-    assert_eq!(holds.begin(hold).state, "starting");
+    assert_eq!(holds.begin(&engine, hold).state, "starting");
     engine.hold_stop("/dev/sda", false).unwrap();
     holds.end("/dev/sda");
     assert!(holds.is_empty());
@@ -194,7 +194,7 @@ fn containers_and_controllers_may_disappear_during_a_hold() {
     let leased = HoldStart { lease_seconds: Some(0), ..request(&[("a", 1.0), ("b", 1.0)]) };
     let hold = engine.hold_start(&leased, false).unwrap().object.unwrap();
     let mut holds = RunningHolds::default();
-    holds.begin(Hold { lease_seconds: None, ..hold });
+    holds.begin(&engine, Hold { lease_seconds: None, ..hold });
     steps(&mut holds, &engine, 1..8);
     // A container is removed.
     engine.tenant_remove(&"b".parse().unwrap(), true, false).unwrap();

@@ -63,7 +63,7 @@ impl Service {
             move |engine| {
                 service.with_holds(|holds| {
                     let Done { object, steps, dry_run } = engine.hold_start(&request, terms.dry_run)?;
-                    let object = object.filter(|_| !dry_run).map(|hold| holds.begin(hold));
+                    let object = object.filter(|_| !dry_run).map(|hold| holds.begin(engine, hold));
                     Ok(Done { object, steps, dry_run })
                 })
             },

@@ -240,7 +240,7 @@ fn snapshot() -> VolumeCopy {
 }
 
 fn detach() -> TenantSet {
-    TenantSet { share: None, limits: None, attach: Vec::new(), detach: vec!["p/v".parse().unwrap()] }
+    TenantSet { detach: vec!["p/v".parse().unwrap()], ..TenantSet::default() }
 }
 
 #[tokio::test]

@@ -52,6 +52,7 @@ pub(crate) fn held() -> HoldView {
             tenants: vec![tenant],
             tunables: BTreeMap::new(),
             lease_seconds: None,
+            for_promises: false,
         },
         state: "corrected".to_owned(),
         reason: "weights were changed".to_owned(),

@@ -180,7 +180,7 @@ fn round(frame: &mut Frame<'_, '_>, bench: &Bench, observatory: &Observatory, pl
         let (device, unit) = (Some(bench.device().to_owned()), Unit::Bytes);
         let request = HoldStart { device, unit, mode, tenants: held.collect(), lease_seconds: None };
         let held = bench.engine().hold_start(&request, false)?.object.context("nothing is held")?;
-        holder.begin(held);
+        holder.begin(bench.engine(), held);
     }
     let trace = record_trace(frame, bench, observatory, &mut holder, &tenants, n_seconds);
     bench.engine().hold_stop(bench.device(), false)?;

@@ -317,9 +317,51 @@ async fn fsync_p99_held(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(with.len() > STEPS, "too few tables: {with:?}");
     let with = median(with.split_off(STEPS))?;
     ensure!(with <= BETTER * without, "{with:.3} s with a promise, {without:.3} s without");
+    promise_of_tenant(ctx, disk, without).await?;
+    daemon.kill().await?;
+    let daemon = start_daemon(ctx, &[]).await?;
+    ensure!(held_for(ctx, "a").await?.is_some(), "the promise did not outlive the daemon");
+    json(ctx, &["tenant", "set", "a", "--fsync-p99", "none"]).await?;
+    let ended = async || Ok(held_for(ctx, "a").await?.is_none().then_some(()));
+    ctx.machine.wait_until("the hold ends with the promise", Duration::from_secs(30), ended).await?;
+    ensure!(caps(ctx).await?.is_empty(), "a cap is left");
     remove_volumes(ctx, disk, loads).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
+}
+
+/// The same with a promise in `a`'s record: it is enforced without a command, and a tenant that comes meanwhile changes no cap.
+async fn promise_of_tenant(ctx: &Ctx, disk: &str, without: f64) -> Result<()> {
+    let promise = format!("{:.0}ms", 1e3 * HALF * without);
+    json(ctx, &["tenant", "set", "a", "--fsync-p99", &promise]).await?;
+    let is_kept = async || {
+        let Some(hold) = held_for(ctx, "a").await? else { return Ok(None) };
+        let fsyncs = hold["standings"][0]["fsync_p99_seconds"].as_f64();
+        let is_capped = hold["standings"][1]["cap"].is_u64();
+        Ok((is_capped && fsyncs.is_some_and(|p99| p99 <= BETTER * without)).then_some(()))
+    };
+    ctx.machine.wait_until("the promise is kept", Duration::from_secs(120), is_kept).await?;
+    refused(ctx, 5, &["promised to a", "--fsync-p99 none"], &["hold", "rm", disk]).await?;
+    json(ctx, &["volume", "create", "disk/c", "--size", "64M"]).await?;
+    json(ctx, &["tenant", "create", "c", "--volume", "disk/c"]).await?;
+    let mut capped = None;
+    let has_third = async || {
+        let hold = held_for(ctx, "a").await?.context("the hold is gone")?;
+        capped = hold["standings"].as_array().filter(|all| all.len() == 3).map(|all| all[1]["cap"].is_u64());
+        Ok(capped.map(drop))
+    };
+    ctx.machine.wait_until("another tenant takes part", Duration::from_secs(30), has_third).await?;
+    ensure!(capped == Some(true), "the cap on b is gone");
+    json(ctx, &["tenant", "rm", "c"]).await?;
+    json(ctx, &["volume", "rm", "disk/c"]).await?;
+    Ok(())
+}
+
+/// The hold for the promise to a tenant, if there is one.
+async fn held_for(ctx: &Ctx, tenant: &str) -> Result<Option<Value>> {
+    let holds = json(ctx, &["hold", "ls"]).await?;
+    let is_for = |hold: &&Value| hold["for_promises"] == true && hold["tenants"][0]["name"] == tenant;
+    Ok(holds.as_array().into_iter().flatten().find(is_for).cloned())
 }
 
 /// A container that makes directories on its own ext4, and one that reads the device.

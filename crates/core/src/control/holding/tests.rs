@@ -52,6 +52,7 @@ fn hold(before: IoMax, has_journal: bool) -> Hold {
         tenants: vec![tenant("a", 950_000), tenant("b", 50_000)],
         tunables: [("low_latency".to_owned(), "1".to_owned()), ("slice_idle".to_owned(), "8".to_owned())].into(),
         lease_seconds: None,
+        for_promises: false,
     }
 }
 
@@ -197,6 +198,34 @@ fn a_tenant_that_no_weight_restricts_is_capped_and_its_cap_survives_a_restart() 
     assert!(second.lift().is_empty() && second.cap("b").is_none());
     second.reset();
     assert_eq!(host.next(&mut second), None);
+}
+
+#[test]
+fn a_hold_that_continues_with_other_limits_and_tenants_keeps_its_caps() {
+    let first = hold(unlimited(), false);
+    let (mut host, mut holding) = (Host::new(&first), Holding::new(first.clone()));
+    (0..40).for_each(|_| drop(host.next(&mut holding)));
+    let cap = holding.cap("b").unwrap();
+    // The operator limits `b`, and the hold applies the limit with its cap.
+    let limit = IoMax { ops: RateLimit { read: Some(10), write: None }, ..unlimited() };
+    let mut limited = first.clone();
+    (limited.tenants[1].iops_before, limited.tenants[1].bytes_before) = (limit.ops, limit.bytes);
+    let actions = holding.continue_with(limited.clone());
+    assert_eq!(actions, [set_cap(&limited, &limited.tenants[1], Some(cap))]);
+    host.limits.insert("b".to_owned(), limits_with_cap(limit, Some(cap)));
+    let step = host.next(&mut holding).unwrap().step;
+    assert!(!step.reason.is_other_writer() && step.reason != Reason::Starting, "{step:?}");
+    assert_eq!(holding.continue_with(limited.clone()), []);
+    // `b` leaves, and comes back with the limits that it had without a cap.
+    let alone = Hold { tenants: limited.tenants[..1].to_vec(), ..limited.clone() };
+    assert_eq!(holding.continue_with(alone), []);
+    host.limits.insert("b".to_owned(), limit);
+    drop(host.next(&mut holding));
+    assert_eq!((holding.continue_with(limited), holding.cap("b")), (vec![], None));
+    let step = host.next(&mut holding).unwrap().step;
+    assert!(!step.reason.is_other_writer() && step.reason != Reason::Starting, "{step:?}");
+    (0..40).for_each(|_| drop(host.next(&mut holding)));
+    assert!(holding.cap("b").is_some());
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn is_trimming(job: &JobView) -> bool {
 }
 
 fn detach() -> TenantSet {
-    TenantSet { share: None, limits: None, attach: Vec::new(), detach: vec![volume("p/v")] }
+    TenantSet { detach: vec![volume("p/v")], ..TenantSet::default() }
 }
 
 #[tokio::test]
