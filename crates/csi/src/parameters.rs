@@ -8,17 +8,18 @@ use bulkhead_core::error::Fault;
 use bulkhead_core::journal::JournalSize;
 use bulkhead_core::model::{IoLimit, MountOptions, Provision, ReadFrom};
 use bulkhead_core::name::Name;
-use bulkhead_core::units::{Bytes, Share};
+use bulkhead_core::units::{Bytes, Latency, Share};
 use bulkhead_front_end::{Given, SUBDIR};
 
 /// Every parameter of a StorageClass, in the order of the documentation.
-pub const KNOWN: [&str; 15] = [
+pub const KNOWN: [&str; 16] = [
     "pool",
     "share",
     "readBytesPerSecond",
     "writeBytesPerSecond",
     "readIops",
     "writeIops",
+    "fsyncP99",
     "tenant",
     "journalSize",
     "provision",
@@ -31,7 +32,8 @@ pub const KNOWN: [&str; 15] = [
 ];
 
 /// Every parameter of a VolumeAttributesClass.
-pub const MUTABLE: [&str; 5] = ["share", "readBytesPerSecond", "writeBytesPerSecond", "readIops", "writeIops"];
+pub const MUTABLE: [&str; 6] =
+    ["share", "readBytesPerSecond", "writeBytesPerSecond", "readIops", "writeIops", "fsyncP99"];
 
 /// What CSI calls an option.
 const WORD: &str = "parameter";
@@ -46,7 +48,7 @@ pub struct Parameters {
     pub pool: Option<Name>,
     /// `tenant`: whose share its I/O is charged to. Default: a tenant of its own, named as the volume.
     pub tenant: Option<Name>,
-    /// The share and the limits of a tenant that is created for it.
+    /// The share, the limits and the promise of a tenant that is created for it.
     pub mutable: Mutable,
     /// `journalSize`.
     pub journal: Option<JournalSize>,
@@ -75,6 +77,8 @@ pub struct Mutable {
     pub read_iops: Limit,
     /// `writeIops`.
     pub write_iops: Limit,
+    /// `fsyncP99`: the promised 99th percentile of the latency of its fsyncs, microseconds; 0 for `none`.
+    pub fsync_p99_us: Option<u64>,
 }
 
 /// What a parameter says about a limit.
@@ -180,6 +184,10 @@ fn mutable(given: &Given<'_>) -> Result<Mutable, Fault> {
         write_bytes_per_second: bytes("writeBytesPerSecond")?,
         read_iops: operations("readIops")?,
         write_iops: operations("writeIops")?,
+        fsync_p99_us: match given.text("fsyncP99") {
+            Some("none") => Some(0),
+            _ => given.parsed("fsyncP99")?.map(Latency::us),
+        },
     })
 }
 

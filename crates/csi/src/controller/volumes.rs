@@ -178,7 +178,7 @@ impl Controller {
         Ok(())
     }
 
-    /// `ControllerModifyVolume`: changes the share and the limits of the volume's tenant.
+    /// `ControllerModifyVolume`: changes the share, the limits and the promise of the volume's tenant.
     pub(super) async fn modify(&self, request: &ControllerModifyVolumeRequest) -> Result<(), Fault> {
         let view = self.inspect("volume_id", &request.volume_id).await?;
         let mutable = parameters::parse_mutable(&request.mutable_parameters)?;
@@ -188,21 +188,27 @@ impl Controller {
             None => None,
             Some(_) => mutable.limits(&found.limits, &self.disks(&view.volume.pool).await?),
         };
-        if mutable.share.is_none() && limits.is_none() {
+        let set =
+            TenantSet { share: mutable.share, limits, fsync_p99_us: mutable.fsync_p99_us, ..TenantSet::default() };
+        if set == TenantSet::default() {
             return Ok(());
         }
-        let set = TenantSet { share: mutable.share, limits, ..TenantSet::default() };
         self.daemon.tenant_set(&tenant, &set, false).await.map(drop)
     }
 
-    /// An existing tenant as it is; `None` if it was created, with this share and these limits.
+    /// An existing tenant as it is; `None` if it was created, with this share, these limits and this promise.
     async fn ensure_tenant(&self, name: &Name, mutable: Mutable, pool: &Name) -> Result<Option<TenantView>, Fault> {
         let limits = match mutable.limits(&[], &[]) {
             None => Vec::new(),
             Some(_) => mutable.limits(&[], &self.disks(pool).await?).unwrap_or_default(),
         };
-        let share = mutable.share.unwrap_or_default();
-        let request = TenantCreate { share, limits, created_by: OWN, ..TenantCreate::new(name.clone()) };
+        let request = TenantCreate {
+            share: mutable.share.unwrap_or_default(),
+            limits,
+            fsync_p99_us: mutable.fsync_p99_us.filter(|us| *us > 0),
+            created_by: OWN,
+            ..TenantCreate::new(name.clone())
+        };
         tenants::ensure_as(&self.daemon, &request).await
     }
 
