@@ -37,9 +37,9 @@ pub(crate) const METHOD: Method = Method {
 
 const ABOUT: &str = "A pod with PostgreSQL, into which pgbench inserts (autocommit, 4 clients), alone and beside a pod with 4 writers, each of \
     which overwrites a file of 128 MiB again and again without fsync. Shared: both have a hostPath on one ext4. Bulkhead: each has a volume of \
-    the StorageClass, the database's with the VolumeAttributesClass of three times the share. With hold: `bulkhead hold` on the node \
-    enforces these shares of the disk's time, and promises the database's fsyncs a p99 of 1.5 times that of the round alone. Latencies are of all fsync and fdatasync calls \
-    of the server in ext4 (its own tracepoints).";
+    the StorageClass, the database's with the VolumeAttributesClass of three times the share. With promise: the database's claim has a \
+    VolumeAttributesClass with `fsyncP99`, 1.5 times the p99 of the round alone. Latencies are of all fsync and fdatasync calls of the server \
+    in ext4 (its own tracepoints).";
 
 /// Layout, controller and neighbour.
 const CELLS: [(&str, &str, &str); 6] = [
@@ -54,8 +54,8 @@ const CELLS: [(&str, &str, &str); 6] = [
 pub(crate) const SHARED: &str = "shared";
 /// The layout of volumes.
 pub(crate) const BULKHEAD: &str = "bulkhead";
-/// The same while the shares are held on the node, with a limit for the database's fsyncs.
-pub(crate) const PROMISED: &str = "bulkhead+hold";
+/// The same with a promise for the database's fsyncs.
+pub(crate) const PROMISED: &str = "bulkhead+promise";
 /// The database is alone.
 pub(crate) const ALONE: &str = "none";
 /// It has a neighbour.
@@ -77,6 +77,9 @@ const LIMIT: Duration = Duration::from_secs(900);
 const POSTGRES: u32 = 999;
 /// The pods, with words that are replaced.
 const PODS: &str = include_str!("kubernetes.yaml");
+/// A class with a promise.
+const PROMISING_CLASS: &str = "apiVersion: storage.k8s.io/v1\nkind: VolumeAttributesClass\nmetadata: {name: CLASS}\n\
+    driverName: csi.bulkhead.dev\nparameters: {fsyncP99: P99}\n";
 /// Size of a file that the neighbour writes, MiB.
 const FILE_MIB: u64 = 128;
 
@@ -195,19 +198,23 @@ impl Cluster<'_> {
         let path = "/run/kubernetes/pods.yaml";
         fs::write(path, manifest).with_context(|| format!("cannot write {path}"))?;
         self.kubectl(&["apply", "--validate=strict", "--filename", path])?;
-        self.kubectl(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=14m"]).map(drop)
+        let ready = self.kubectl(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=14m"]);
+        ready.map(drop).map_err(|error| {
+            let events = self.kubectl(&["get", "pods,pvc,events", "--output=wide"]);
+            error.context(events.unwrap_or_else(|error| format!("{error:#}")))
+        })
     }
 
     /// Measures one cell.
     fn round(&self, (layout, controller, neighbour): (&str, &str, &str), promise_ms: Option<f64>) -> Result<Round> {
-        let layout = layout.trim_end_matches("+hold");
+        let layout = if layout == PROMISED { BULKHEAD } else { layout };
         let beside = neighbour == STREAMS;
         self.bulkhead(&["device", "control", &self.device, "--policy", controller])?;
         let (database, neighbour) = (format!("db-{layout}"), format!("noise-{layout}"));
         let dev = self.file_system(layout)?;
         let (mut warm_up, window) = times(self.options.quick);
         if let Some(ms) = promise_ms {
-            self.hold(ms)?;
+            self.promise(&format!("{}us", (ms * 1e3).round()))?;
             warm_up = SETTLE;
         }
         let total = warm_up + window;
@@ -255,7 +262,7 @@ impl Cluster<'_> {
         let ms = calls.iter().map(|call| (call.ms * 1e3).round() / 1e3).collect();
         round.series.insert("fsync_ms".to_owned(), ms);
         if promise_ms.is_some() {
-            self.bulkhead(&["hold", "rm", &self.device])?;
+            self.promise("none")?;
         }
         // What the neighbour has written must not be written in the next round.
         self.in_pod(&neighbour, &["/bin/sh", "-c", "rm -f /data/[0-9]; sync"])?;
@@ -276,14 +283,16 @@ impl Cluster<'_> {
         Ok(dev_no(fs::metadata(&path).with_context(|| format!("cannot examine {path}"))?.dev()))
     }
 
-    /// Enforces the shares of both claims' tenants, and promises the database's fsyncs a p99.
-    fn hold(&self, ms: f64) -> Result<()> {
-        let (database, noise) = (self.volume_of("db")?, self.volume_of("noise")?);
-        let (high, low) = (format!("{database}=300"), format!("{noise}=100"));
-        let promise = format!("{database}={}us", (ms * 1e3).round());
-        let hold =
-            ["hold", "--detach", "--unit", "time", "--device", &self.device, "--tenant", &high, "--tenant", &low];
-        self.bulkhead(&[&hold[..], &["--fsync-p99", &promise]].concat()).map(drop)
+    /// Gives the database's claim a VolumeAttributesClass with this promise, and waits until it has it.
+    fn promise(&self, p99: &str) -> Result<()> {
+        let (class, path) = (format!("fsync-{p99}"), "/run/kubernetes/promise.yaml");
+        let manifest = PROMISING_CLASS.replace("CLASS", &class).replace("P99", p99);
+        fs::write(path, manifest).with_context(|| format!("cannot write {path}"))?;
+        self.kubectl(&["apply", "--validate=strict", "--filename", path])?;
+        let patch = format!("{{\"spec\": {{\"volumeAttributesClassName\": \"{class}\"}}}}");
+        self.kubectl(&["patch", "pvc", "db", "--patch", &patch])?;
+        let reached = format!("--for=jsonpath={{.status.currentVolumeAttributesClassName}}={class}");
+        self.kubectl(&["wait", &reached, "pvc/db", "--timeout=10m"]).map(drop)
     }
 
     /// The name of a claim's volume, which is also that of its tenant.
