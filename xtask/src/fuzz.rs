@@ -49,9 +49,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut words = vec!["fuzz", "build", "--fuzz-dir", place, "--sanitizer", "none", "--features", "libfuzzer"];
     words.extend(["--target", &triple, "--target-dir", text]);
-    check::run_command(&program, &words)?;
     let chosen = |name: &str| arguments.targets.is_empty() || arguments.targets.iter().any(|target| target == name);
     for target in TARGETS.iter().copied().filter(|name| chosen(name)) {
+        check::run_command(&program, &[&words[..], &[target]].concat())?;
         let found = directory.join("found").join(target);
         std::fs::create_dir_all(&found).with_context(|| format!("cannot create {}", found.display()))?;
         let options = [
