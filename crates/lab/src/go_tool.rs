@@ -86,7 +86,7 @@ impl GoModule {
         variables: "",
         files: Some(("github.com/kubernetes-csi/external-snapshotter/client/v8", "config/crd")),
     };
-    /// The same: csi-provisioner, which does not compile with the libraries of the others.
+    /// The same: csi-provisioner, which requires other libraries.
     pub const PROVISIONER: Self = Self {
         name: "provisioner",
         go_mod: include_str!("../go/provisioner/go.mod"),

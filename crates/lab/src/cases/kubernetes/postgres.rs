@@ -106,12 +106,13 @@ async fn inserts(ctx: &Ctx, cluster: &Cluster, pod: &str, least: u64) -> Result<
     }
 }
 
-/// Each database's I/O is charged to the tenant of its own volume.
+/// Each database's I/O is charged to the tenant of its own volume, which has the share of the claim's class.
 async fn are_charged(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
     for pod in PODS {
         let volume = cluster.ask(ctx, &format!("get pvc data-{pod} -o 'jsonpath={{.spec.volumeName}}'")).await?;
         let view = json(ctx, &["tenant", "inspect", volume.trim()]).await?;
         ensure!(view["server_io"]["written_bytes"].as_u64() > Some(16 << 20), "{pod}: {view}");
+        ensure!(view["share"] == 300, "{pod}: {view}");
         journal_is_charged(ctx, &view).await.with_context(|| pod)?;
     }
     Ok(())
