@@ -237,6 +237,17 @@ async fn a_volume_is_modified_and_validated() {
     }
     let tenant = stack.daemon.tenant_inspect(&"w".parse().unwrap()).await.unwrap();
     assert!(!tenant.limits.is_empty() && tenant.limits.iter().all(|limit| limit.write_iops == Some(50)));
+    let promised =
+        async |tenant: &str| stack.daemon.tenant_inspect(&tenant.parse().unwrap()).await.unwrap().fsync_p99_us;
+    modify("fast/v", map(&[("fsyncP99", "13062us")])).await.unwrap();
+    modify("fast/v", map(&[("share", "600")])).await.unwrap();
+    assert_eq!(promised("v").await, Some(13_062));
+    modify("fast/v", map(&[("fsyncP99", "none")])).await.unwrap();
+    assert_eq!(promised("v").await, None);
+    let promise = CreateVolumeRequest { parameters: map(&[("fsyncP99", "1s")]), ..request("x", 32) };
+    stack.create(promise).await.unwrap();
+    assert_eq!(promised("x").await, Some(1_000_000));
+    assert_eq!(refused(modify("fast/v", map(&[("fsyncP99", "0ms")])).await).0, Code::InvalidArgument);
     assert_eq!(refused(modify("fast/v", map(&[("pool", "x")])).await).0, Code::InvalidArgument);
     assert_eq!(refused(modify("fast/none", map(&[])).await).0, Code::NotFound);
 
