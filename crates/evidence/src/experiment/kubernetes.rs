@@ -78,7 +78,7 @@ const POSTGRES: u32 = 999;
 /// The pods, with words that are replaced.
 const PODS: &str = include_str!("kubernetes.yaml");
 /// A class with a promise.
-const PROMISING_CLASS: &str = "apiVersion: storage.k8s.io/v1\nkind: VolumeAttributesClass\nmetadata: {name: CLASS}\n\
+const PROMISING_CLASS: &str = "apiVersion: storage.k8s.io/v1\nkind: VolumeAttributesClass\nmetadata: {name: fsync-P99}\n\
     driverName: csi.bulkhead.dev\nparameters: {fsyncP99: P99}\n";
 /// Size of a file that the neighbour writes, MiB.
 const FILE_MIB: u64 = 128;
@@ -134,18 +134,20 @@ fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
     let n_rounds = n_rounds(options);
     frame.of = usize::try_from(n_rounds).context("too many rounds")? * cells.len();
     for number in 1..=n_rounds {
-        let mut alone_ms = None;
+        let mut promised = None;
         for (index, (layout, controller, neighbour)) in cells.iter().enumerate() {
             options.cancel.check()?;
             let id = frame.experiment.cells[index].id();
             frame.say(&format!("round {number} of {n_rounds}: {id}"));
             let promise = match *layout {
-                PROMISED => Some(PROMISE * alone_ms.context("the promise is a multiple of bulkhead/bfq/none")?),
+                PROMISED => Some(promised.context("the promise is a multiple of bulkhead/bfq/none")?),
                 _ => None,
             };
             let round = cluster.round((layout, controller, neighbour), promise).with_context(|| id)?;
             if (*layout, *neighbour) == (BULKHEAD, ALONE) {
-                alone_ms = round.figures.get(f::POD_FSYNC_P99_MS).copied();
+                let alone_ms = round.figures.get(f::POD_FSYNC_P99_MS).context("the database alone has no fsync")?;
+                promised = Some(PROMISE * alone_ms);
+                cluster.create_class(&text_of(PROMISE * alone_ms))?;
             }
             frame.finish(index, round)?;
         }
@@ -153,6 +155,11 @@ fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
     cluster.kubectl(&["delete", "pods,pvc", "--all", "--timeout=10m"])?;
     frame.write()?;
     Ok(frame.experiment)
+}
+
+/// A latency as parameters of classes have it.
+fn text_of(ms: f64) -> String {
+    format!("{}us", (ms * 1e3).round())
 }
 
 /// The load of the database, for this many seconds.
@@ -198,6 +205,7 @@ impl Cluster<'_> {
         let path = "/run/kubernetes/pods.yaml";
         fs::write(path, manifest).with_context(|| format!("cannot write {path}"))?;
         self.kubectl(&["apply", "--validate=strict", "--filename", path])?;
+        self.create_class("none")?;
         let ready = self.kubectl(&["wait", "--for=condition=Ready", "pods", "--all", "--timeout=14m"]);
         ready.map(drop).map_err(|error| {
             let events = self.kubectl(&["get", "pods,pvc,events", "--output=wide"]);
@@ -214,7 +222,7 @@ impl Cluster<'_> {
         let dev = self.file_system(layout)?;
         let (mut warm_up, window) = times(self.options.quick);
         if let Some(ms) = promise_ms {
-            self.promise(&format!("{}us", (ms * 1e3).round()))?;
+            self.promise(&text_of(ms))?;
             warm_up = SETTLE;
         }
         let total = warm_up + window;
@@ -283,12 +291,18 @@ impl Cluster<'_> {
         Ok(dev_no(fs::metadata(&path).with_context(|| format!("cannot examine {path}"))?.dev()))
     }
 
-    /// Gives the database's claim a VolumeAttributesClass with this promise, and waits until it has it.
-    fn promise(&self, p99: &str) -> Result<()> {
-        let (class, path) = (format!("fsync-{p99}"), "/run/kubernetes/promise.yaml");
-        let manifest = PROMISING_CLASS.replace("CLASS", &class).replace("P99", p99);
+    /// Creates a VolumeAttributesClass with this promise: long before a claim has it, because csi-resizer looks for a class that it has not seen
+    /// only every 10 minutes.
+    fn create_class(&self, p99: &str) -> Result<()> {
+        let path = "/run/kubernetes/promise.yaml";
+        let manifest = PROMISING_CLASS.replace("P99", p99);
         fs::write(path, manifest).with_context(|| format!("cannot write {path}"))?;
-        self.kubectl(&["apply", "--validate=strict", "--filename", path])?;
+        self.kubectl(&["apply", "--validate=strict", "--filename", path]).map(drop)
+    }
+
+    /// Gives the database's claim the class with this promise, and waits until it has it.
+    fn promise(&self, p99: &str) -> Result<()> {
+        let class = format!("fsync-{p99}");
         let patch = format!("{{\"spec\": {{\"volumeAttributesClassName\": \"{class}\"}}}}");
         self.kubectl(&["patch", "pvc", "db", "--patch", &patch])?;
         let reached = format!("--for=jsonpath={{.status.currentVolumeAttributesClassName}}={class}");
