@@ -83,6 +83,11 @@ const PROMISING_CLASS: &str = "apiVersion: storage.k8s.io/v1\nkind: VolumeAttrib
 /// Size of a file that the neighbour writes, MiB.
 const FILE_MIB: u64 = 128;
 
+/// The layout whose pods a cell uses: a promise is made to those of volumes.
+pub(crate) fn without_promise(layout: &str) -> &str {
+    if layout == PROMISED { BULKHEAD } else { layout }
+}
+
 fn config((layout, controller, _): (&str, &str, &str)) -> String {
     format!("{layout}/{controller}")
 }
@@ -215,7 +220,7 @@ impl Cluster<'_> {
 
     /// Measures one cell.
     fn round(&self, (layout, controller, neighbour): (&str, &str, &str), promise_ms: Option<f64>) -> Result<Round> {
-        let layout = if layout == PROMISED { BULKHEAD } else { layout };
+        let layout = without_promise(layout);
         let beside = neighbour == STREAMS;
         self.bulkhead(&["device", "control", &self.device, "--policy", controller])?;
         let (database, neighbour) = (format!("db-{layout}"), format!("noise-{layout}"));

@@ -2,7 +2,7 @@
 
 use bulkhead_evidence::experiments::ALL;
 use bulkhead_evidence::judge::{Outcome, judge};
-use bulkhead_measure::result::Experiment;
+use bulkhead_measure::result::{Cell, Experiment};
 use expect_test::{Expect, expect};
 
 use super::set;
@@ -280,4 +280,36 @@ fn a_busy_probe_does_not_excuse_a_starved_neighbour() {
     // 20 of 52 MB/s is less than 95 % of the half that equal shares leave at least.
     let line = judge("fsync-probe", &both).line;
     assert!(line.contains("hdd streams neighbour 77 % is not >= 95 %"), "{line}");
+}
+
+#[test]
+fn verdict_of_pods_compares_the_promised_one_with_its_volume_alone() {
+    let mut pods = synthetic_fsync_probe("hdd");
+    let cell = pods.cells[0].clone();
+    pods.name = "kubernetes-noisy-neighbour".to_owned();
+    pods.cells = [
+        ("shared", "none", "none", 9.0, 260.0),
+        ("shared", "none", "streams", 900.0, 13.0),
+        ("shared", "bfq", "streams", 450.0, 26.0),
+        ("bulkhead", "bfq", "none", 10.0, 250.0),
+        ("bulkhead", "bfq", "streams", 15.0, 125.0),
+        ("bulkhead+promise", "bfq", "streams", 12.0, 200.0),
+    ]
+    .map(|(layout, controller, neighbour, p99, inserts)| {
+        let (layout, controller, neighbour) = (layout.to_owned(), controller.to_owned(), neighbour.to_owned());
+        let mut cell = Cell { layout, controller, neighbour, ..cell.clone() };
+        for round in &mut cell.rounds {
+            let figures = [("pod_fsync_p99_ms", p99), ("pod_inserts_per_s", inserts)];
+            round.figures = figures.map(|(name, value)| (name.to_owned(), value)).into();
+        }
+        cell
+    })
+    .to_vec();
+    check_line(
+        "kubernetes-noisy-neighbour",
+        &[pods],
+        expect![
+            "kubernetes-noisy-neighbour: met: hdd hostPath p99 100x of alone, 5.0 % of its inserts; hdd hostPath, bfq, p99 50x of alone, 10.0 % of its inserts; hdd volume p99 1.5x of alone, 50.0 % of its inserts; hdd volume, promised, p99 1.2x of alone, 80.0 % of its inserts"
+        ],
+    );
 }
