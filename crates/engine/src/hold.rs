@@ -29,6 +29,7 @@ use bulkhead_core::volume::Plan;
 
 pub use running::RunningHolds;
 
+use self::promises::check_promise;
 use crate::devices::kernel_name;
 use crate::engine::Engine;
 use crate::host::BlockFacts;
@@ -201,9 +202,8 @@ impl Engine {
         }
         let promised: BTreeMap<&str, u64> =
             request.tenants.iter().filter_map(|held| Some((held.tenant.as_str(), held.fsync_p99_us?))).collect();
-        if let Some((tenant, _)) = promised.iter().find(|(_, us)| **us == 0) {
-            return Err(invalid(format!("tenant {tenant}"), "the latency of its fsyncs cannot be zero".to_owned())
-                .hint("choose a latency that the device achieves without other load, for example 20ms"));
+        for (tenant, us) in &promised {
+            check_promise(&format!("tenant {tenant}"), Some(*us))?;
         }
         let parts = control::normalise_shares(&asked)
             .map_err(|error| invalid("hold".to_owned(), error.to_string()).reason(Reason::SharesInvalid))?;

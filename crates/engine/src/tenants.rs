@@ -18,6 +18,7 @@ use bulkhead_core::units::DevNo;
 
 use crate::engine::{Engine, WithoutCpu};
 use crate::findings::lookup_failed;
+use crate::hold::promises::check_promise;
 
 /// Delay before a refused controller is enabled again: each attempt blocks all forks for a moment.
 const CPU_RETRY_DELAY: Duration = Duration::from_secs(600);
@@ -346,14 +347,6 @@ impl Engine {
         let facts = TenantFacts { cpu_refused: cpu_refused.as_ref(), unkept_promise: unkept.as_ref(), ..host };
         health::tenant_findings(tenant, &facts)
     }
-}
-
-fn check_promise(object: &str, us: Option<u64>) -> Result<(), Fault> {
-    if us != Some(0) {
-        return Ok(());
-    }
-    Err(Fault::new(Code::InvalidArgument, object, "the promised latency of its fsyncs cannot be zero")
-        .hint("choose a latency that the device achieves without other load, for example 20ms"))
 }
 
 fn join(mut first: Fault, second: Option<Fault>) -> Fault {

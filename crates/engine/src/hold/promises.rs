@@ -252,5 +252,17 @@ impl Engine {
     }
 }
 
+/// Refuses a promise that nothing can keep.
+///
+/// # Errors
+/// `InvalidArgument` for zero.
+pub(crate) fn check_promise(object: &str, us: Option<u64>) -> Result<(), Fault> {
+    if us != Some(0) {
+        return Ok(());
+    }
+    Err(Fault::new(Code::InvalidArgument, object, "the latency of its fsyncs cannot be zero")
+        .hint("choose a latency that the device achieves without other load, for example 20ms"))
+}
+
 #[cfg(test)]
 mod tests;
