@@ -8,7 +8,7 @@ use bulkhead_core::error::Fault;
 use bulkhead_core::journal::JournalSize;
 use bulkhead_core::model::{IoLimit, MountOptions, Provision, ReadFrom};
 use bulkhead_core::name::Name;
-use bulkhead_core::units::{Bytes, Latency, Share};
+use bulkhead_core::units::{Bytes, Share};
 use bulkhead_front_end::{Given, SUBDIR};
 
 /// Every parameter of a StorageClass, in the order of the documentation.
@@ -184,10 +184,7 @@ fn mutable(given: &Given<'_>) -> Result<Mutable, Fault> {
         write_bytes_per_second: bytes("writeBytesPerSecond")?,
         read_iops: operations("readIops")?,
         write_iops: operations("writeIops")?,
-        fsync_p99_us: match given.text("fsyncP99") {
-            Some("none") => Some(0),
-            _ => given.parsed("fsyncP99")?.map(Latency::us),
-        },
+        fsync_p99_us: given.promise("fsyncP99")?,
     })
 }
 

@@ -10,11 +10,12 @@ use bulkhead_core::units::{Bytes, Share};
 use bulkhead_front_end::{Given, SUBDIR};
 
 /// Every option, in the order of the documentation.
-pub const KNOWN: [&str; 14] = [
+pub const KNOWN: [&str; 15] = [
     "size",
     "fs",
     "pool",
     "share",
+    "fsync-p99",
     "tenant",
     "journal-size",
     "provision",
@@ -36,6 +37,8 @@ pub struct Options {
     pub tenant: Option<Name>,
     /// `share`: the weight of a tenant that is created for it, 1 to 10000.
     pub share: Option<Share>,
+    /// `fsync-p99`: the promised 99th percentile of the latency of that tenant's fsyncs, microseconds; 0 for `none`.
+    pub fsync_p99_us: Option<u64>,
     /// What it is made of.
     pub source: Source,
     /// `subdir`, `suid`, `dev`: how it is mounted.
@@ -103,6 +106,7 @@ pub fn parse(options: &BTreeMap<String, String>) -> Result<Options, Fault> {
         pool: pool.or(pool_of_origin),
         tenant: given.parsed("tenant")?,
         share: given.parsed("share")?,
+        fsync_p99_us: given.promise("fsync-p99")?,
         source,
         mount_options: MountOptions { suid: flag(&given, "suid")?, dev: flag(&given, "dev")?, subdir },
     })

@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bulkhead_api::client::{Client, Removal};
-use bulkhead_api::wire::{LeaseCreate, LeaseReply, LeaseView, VolumeCopy, VolumeCreate, VolumeView};
+use bulkhead_api::wire::{LeaseCreate, LeaseReply, LeaseView, TenantCreate, VolumeCopy, VolumeCreate, VolumeView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FrontEnd, LeaseUser, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
-use bulkhead_core::units::{Bytes, Share};
+use bulkhead_core::units::{Bytes, Latency};
 use bulkhead_front_end::tenants;
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -124,12 +124,13 @@ impl Plugin {
         let volume = view.volume;
         let tenant = view.tenant.or(view.default_tenant).unwrap_or_else(|| volume.name.clone());
         let mount = async {
-            self.ensure_tenant(&tenant, None).await?;
+            let wanted = TenantCreate { created_by: Some(FrontEnd::Docker), ..TenantCreate::new(tenant.clone()) };
+            tenants::ensure(&self.daemon, &wanted).await?;
             let (tenant, volumes) = (tenant.clone(), vec![volume.clone()]);
-            let request = LeaseCreate { tenant, volumes, pid: None, user: Some(user(request, engine)) };
+            let lease = LeaseCreate { tenant, volumes, pid: None, user: Some(user(request, engine)) };
             // Counted once, however often it is repeated.
             let daemon = self.daemon.clone().with_one_request();
-            let mut mounting = tokio::spawn(async move { patiently(|| daemon.lease_create(&request)).await });
+            let mut mounting = tokio::spawn(async move { patiently(|| daemon.lease_create(&lease)).await });
             let Ok(ended) = tokio::time::timeout_at(deadline, &mut mounting).await else {
                 // Docker takes this mount for failed, and does not unmount it.
                 tokio::spawn(give_back(self.daemon.clone(), mounting));
@@ -267,21 +268,28 @@ impl Plugin {
 
     /// Ensures that the tenant of a new volume exists; returns its name if it was created.
     async fn tenant_for(&self, options: &Options, volume: &Name) -> Result<Option<Name>, Fault> {
-        self.ensure_tenant(options.tenant.as_ref().unwrap_or(volume), options.share).await
-    }
-
-    async fn ensure_tenant(&self, name: &Name, share: Option<Share>) -> Result<Option<Name>, Fault> {
-        let found = tenants::ensure(&self.daemon, FrontEnd::Docker, name, share).await?;
-        match (found, share) {
-            (None, _) => Ok(Some(name.clone())),
-            (Some(found), Some(share)) if share != found.share => Err(Fault::new(
-                Code::AlreadyExists,
-                format!("tenant {name}"),
-                format!("it has share {}, not {share}", found.share),
-            )
-            .hint(format!("omit --opt share, or change it: `bulkhead tenant set {name} --share {share}`"))),
-            (Some(_), _) => Ok(None),
+        let name = options.tenant.as_ref().unwrap_or(volume);
+        let request = TenantCreate {
+            share: options.share.unwrap_or_default(),
+            fsync_p99_us: options.fsync_p99_us.filter(|us| *us > 0),
+            created_by: Some(FrontEnd::Docker),
+            ..TenantCreate::new(name.clone())
+        };
+        let Some(found) = tenants::ensure(&self.daemon, &request).await? else { return Ok(Some(name.clone())) };
+        let differs = |option: &str, cause: String, wanted: String| {
+            Fault::new(Code::AlreadyExists, format!("tenant {name}"), cause)
+                .hint(format!("omit --opt {option}, or change it: `bulkhead tenant set {name} --{option} {wanted}`"))
+        };
+        if let Some(share) = options.share.filter(|share| *share != found.share) {
+            return Err(differs("share", format!("it has share {}, not {share}", found.share), share.to_string()));
         }
+        let promise =
+            |us: Option<u64>| us.filter(|us| *us > 0).map_or("none".to_owned(), |us| Latency::from_us(us).to_string());
+        let (has, wanted) = (promise(found.fsync_p99_us), promise(options.fsync_p99_us));
+        if options.fsync_p99_us.is_some() && has != wanted {
+            return Err(differs("fsync-p99", format!("its promised p99 of fsyncs is {has}, not {wanted}"), wanted));
+        }
+        Ok(None)
     }
 
     async fn find(&self, name: &str) -> Result<VolumeView, Fault> {

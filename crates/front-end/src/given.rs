@@ -7,6 +7,7 @@ use std::str::FromStr;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::journal::JournalSize;
 use bulkhead_core::model::{Provision, ReadFrom};
+use bulkhead_core::units::Latency;
 
 /// How similar an unknown key has to be to a known one (Jaro-Winkler, 0 to 1) to be taken for a misspelling of it: as clap does.
 const SIMILAR: f64 = 0.7;
@@ -78,6 +79,14 @@ impl<'a> Given<'a> {
         match self.text(key) {
             Some("auto") => Ok(Some(JournalSize::Auto)),
             _ => Ok(self.parsed(key)?.map(JournalSize::Bytes)),
+        }
+    }
+
+    /// A promise for a tenant's fsyncs, as the API's `fsync_p99_us`: `none`, which is 0, or a latency.
+    pub fn promise(&self, key: &str) -> Result<Option<u64>, Fault> {
+        match self.text(key) {
+            Some("none") => Ok(Some(0)),
+            _ => Ok(self.parsed(key)?.map(Latency::us)),
         }
     }
 

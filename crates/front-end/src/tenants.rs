@@ -5,27 +5,12 @@ use bulkhead_api::wire::{TenantCreate, TenantView, VolumeView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::FrontEnd;
 use bulkhead_core::name::Name;
-use bulkhead_core::units::Share;
 
-/// Ensures that a tenant exists; returns an existing one, and `None` if it was created, with this share or the default.
+/// Ensures that a tenant exists; returns an existing one, which may differ from the request, and `None` if it was created.
 ///
 /// # Errors
 /// The daemon's.
-pub async fn ensure(
-    daemon: &Client,
-    front_end: FrontEnd,
-    name: &Name,
-    share: Option<Share>,
-) -> Result<Option<TenantView>, Fault> {
-    let (share, created_by) = (share.unwrap_or_default(), Some(front_end));
-    ensure_as(daemon, &TenantCreate { share, created_by, ..TenantCreate::new(name.clone()) }).await
-}
-
-/// As [`ensure`], with all that a request can say about a tenant that is created.
-///
-/// # Errors
-/// The daemon's.
-pub async fn ensure_as(daemon: &Client, request: &TenantCreate) -> Result<Option<TenantView>, Fault> {
+pub async fn ensure(daemon: &Client, request: &TenantCreate) -> Result<Option<TenantView>, Fault> {
     match daemon.tenant_inspect(&request.name).await {
         Err(fault) if fault.code == Code::NotFound => daemon.tenant_create(request, false).await.map(|_| None),
         found => found.map(Some),

@@ -209,7 +209,7 @@ impl Controller {
             created_by: OWN,
             ..TenantCreate::new(name.clone())
         };
-        tenants::ensure_as(&self.daemon, &request).await
+        tenants::ensure(&self.daemon, &request).await
     }
 
     /// The disks below a pool, by their kernel names.

@@ -13,11 +13,12 @@ use super::Stack;
 #[tokio::test]
 async fn a_volume_is_created_mounted_unmounted_and_removed_with_its_tenant() {
     let stack = Stack::start().await;
-    stack.create("db", &[("size", "128M"), ("share", "300")]).await.unwrap();
+    stack.create("db", &[("size", "128M"), ("share", "300"), ("fsync-p99", "20ms")]).await.unwrap();
     let volume = stack.daemon.volume_inspect(&"fast/db".parse().unwrap()).await.unwrap();
     assert_eq!((volume.size_bytes, volume.created_by), (Bytes::mib(128), Some(FrontEnd::Docker)));
     let tenant = stack.daemon.tenant_inspect(&"db".parse().unwrap()).await.unwrap();
     assert_eq!((tenant.share.weight(), tenant.created_by), (300, Some(FrontEnd::Docker)));
+    assert_eq!(tenant.fsync_p99_us, Some(20_000));
 
     let at = stack.mount("db", "1").await.unwrap();
     assert!(stack.is_mounted(&at));
@@ -59,6 +60,11 @@ async fn requests_can_be_repeated() {
     assert!(differs.contains("a volume of that name already exists"), "{differs}");
     let share = stack.create("db", &[("size", "64M"), ("share", "11")]).await.unwrap_err();
     assert!(share.starts_with("tenant db: it has share 10, not 11; omit --opt share"), "{share}");
+    let promise = stack.create("db", &[("size", "64M"), ("fsync-p99", "20ms")]).await.unwrap_err();
+    assert!(
+        promise.starts_with("tenant db: its promised p99 of fsyncs is none, not 20ms; omit --opt fsync-p99"),
+        "{promise}"
+    );
     for _ in 0..2 {
         stack.remove("db").await.unwrap();
     }
