@@ -37,6 +37,16 @@ struct Table {
     ended: VecDeque<Arc<Job>>,
 }
 
+impl Table {
+    /// Keeps an ended job in place of the oldest one; a check in place of its predecessor, because on a slow host each of them takes so long
+    /// that it is listed, and clients would soon find no job of theirs.
+    fn keep(&mut self, job: Arc<Job>) {
+        self.ended.retain(|ended| !ended.is_same_check(&job));
+        self.ended.push_front(job);
+        self.ended.truncate(KEPT);
+    }
+}
+
 impl Jobs {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
@@ -205,8 +215,7 @@ impl Drop for Running {
         let mut table = self.jobs.table();
         table.running.retain(|job| job.id() != self.job.id());
         if self.job.is_listed(Instant::now()) {
-            table.ended.push_front(Arc::clone(&self.job));
-            table.ended.truncate(KEPT);
+            table.keep(Arc::clone(&self.job));
         }
         drop(table);
         self.jobs.ended.notify_waiters();

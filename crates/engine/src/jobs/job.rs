@@ -290,6 +290,11 @@ impl Job {
         }
     }
 
+    /// Whether both are the daemon's own, and do the same.
+    pub(super) fn is_same_check(&self, other: &Self) -> bool {
+        self.is_check && other.is_check && self.spec.operation == other.spec.operation
+    }
+
     pub(super) fn is_listed(&self, now: Instant) -> bool {
         !self.is_check || now.saturating_duration_since(self.started) >= LISTED_AFTER
     }

@@ -57,3 +57,15 @@ fn the_latest_ended_jobs_are_kept_but_short_checks_are_not() {
     let views = jobs.views();
     assert_eq!((views.len(), views[0].id, views[0].state), (KEPT, 69, JobState::Done));
 }
+
+#[test]
+fn slow_checks_do_not_displace_the_jobs_of_clients() {
+    let mut table = Table::default();
+    table.keep(Arc::new(Job::new(1, spec(None), false)));
+    let check = |operation: &str| JobSpec { operation: operation.to_owned(), ..spec(None) };
+    for id in 2..200 {
+        let operation = if id % 2 == 0 { "check for drift" } else { "merge layers" };
+        table.keep(Arc::new(Job::new(id, check(operation), true)));
+    }
+    assert_eq!(table.ended.iter().map(|job| job.id()).collect::<Vec<_>>(), [199, 198, 1]);
+}
