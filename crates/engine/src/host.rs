@@ -284,6 +284,13 @@ pub trait Mounts {
     /// When the mount table cannot be read.
     fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault>;
 
+    /// Unmounts the file system mounted at `target` wherever else it is mounted in the daemon's own mount namespace: binds that a front end or
+    /// an operator has made.
+    ///
+    /// # Errors
+    /// `InUse` if one of them is; or when the mount table cannot be read.
+    fn unmount_binds(&self, target: &Path) -> Result<(), Fault>;
+
     /// The cgroups of processes that have one of these file systems, each named by its mount point, mounted at another place in a mount
     /// namespace of their own; those of logical volumes only, whose I/O is that of the processes. Not among them: a mount that came with
     /// one of the directory above, as in a service with a private mount namespace or a container that sees the whole host.

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bulkhead_core::error::Fault;
+use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Tenant, VolumeRef};
 use bulkhead_core::slices;
-use bulkhead_core::tenant;
+use bulkhead_core::{tenant, volume};
 
 use crate::engine::Engine;
 use crate::jobs::{JobSpec, Jobs};
@@ -64,9 +64,20 @@ impl Engine {
         let jobs = Arc::new(Jobs::default());
         let running =
             jobs.begin(JobSpec { operation: format!("unmount volume {volume}"), request: None, wait_limit })?;
-        let released = self.for_job(running.job()).unmount(volume, false).map(drop);
+        let engine = self.for_job(running.job());
+        let released = engine.unmount_binds(volume).and_then(|()| engine.unmount(volume, false).map(drop));
         running.end(&released);
         released
+    }
+
+    /// Unmounts a volume wherever somebody else has mounted it, as CSI drivers do for pods: systemd would do so only after the daemon has ended,
+    /// and then neither the volume's device nor the file system of its pool could be closed.
+    fn unmount_binds(&self, volume: &VolumeRef) -> Result<(), Fault> {
+        match self.locate(volume) {
+            Ok(located) => self.host().unmount_binds(&volume::mount_point(&self.dirs.run, &located.volume)),
+            Err(fault) if fault.code == Code::NotFound => Ok(()),
+            Err(fault) => Err(fault),
+        }
     }
 
     /// Removes a tenant's I/O limits, so that its dirty data is written at full speed; no other tenant is left to be protected.

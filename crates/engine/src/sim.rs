@@ -93,6 +93,8 @@ struct World {
     adopted: BTreeMap<DevName, CgroupPath>,
     processes: BTreeMap<u32, u64>,
     busy: BTreeSet<PathBuf>,
+    /// Mount points whose file system is also mounted elsewhere.
+    bound: BTreeSet<PathBuf>,
     /// Containers that see the file system of a mount point: that, and their cgroup.
     containers: Vec<(PathBuf, CgroupPath)>,
     /// Images and nodes that were written in full in advance.
@@ -273,12 +275,18 @@ impl Sim {
         }
     }
 
-    /// Makes unmounting a directory, or closing an image or logical volume, fail as if a process had it open.
+    /// Has a container see the file system of a mount point.
     pub(crate) fn put_container(&self, target: &Path, cgroup: &str) {
         let cgroup = cgroup.parse().expect("a test names valid cgroups");
         self.world().containers.push((target.to_owned(), cgroup));
     }
 
+    /// Mounts the file system of a mount point elsewhere as well.
+    pub(crate) fn bind(&self, target: &Path) {
+        self.world().bound.insert(target.to_owned());
+    }
+
+    /// Makes unmounting a directory, or closing an image or logical volume, fail as if a process had it open.
     pub(crate) fn set_busy(&self, target: &Path, busy: bool) {
         if busy {
             self.world().busy.insert(target.to_owned());

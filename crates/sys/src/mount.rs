@@ -9,12 +9,13 @@ mod place;
 mod table;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::units::DevNo;
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstat, mkdirat, open, openat, statx, syncfs,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, fstat, mkdirat, open, openat,
+    openat2, statx, syncfs,
 };
 use rustix::io::Errno;
 use rustix::mount::{
@@ -143,13 +144,8 @@ fn create_mount(
 /// # Errors
 /// Those of [`mountinfo`], which is the fallback if `statx` fails, as it does on a file system that was shut down.
 pub fn mounted_at(roots: &Roots, target: &Path) -> Result<Option<DevNo>, MountError> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    match statx(CWD, target, flags, StatxFlags::empty()) {
-        // Reported since Linux 5.8, which is older than any supported kernel.
-        Ok(found) => {
-            let is_mount = found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
-            Ok(is_mount.then(|| DevNo::new(found.stx_dev_major, found.stx_dev_minor)))
-        }
+    match mounted_below(CWD, target) {
+        Ok(found) => Ok(found),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
         Err(_) => {
             let mounts = mountinfo(roots)?;
@@ -158,17 +154,51 @@ pub fn mounted_at(roots: &Roots, target: &Path) -> Result<Option<DevNo>, MountEr
     }
 }
 
+/// The `st_dev` of the topmost mount at a path below an open directory.
+fn mounted_below(directory: BorrowedFd<'_>, path: &Path) -> Result<Option<DevNo>, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let found = statx(directory, path, flags, StatxFlags::empty())?;
+    // Reported since Linux 5.8, which is older than any supported kernel.
+    let is_mount = found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+    Ok(is_mount.then(|| DevNo::new(found.stx_dev_major, found.stx_dev_minor)))
+}
+
 /// Unmounts the topmost mount at `target`. Never lazily: after success the file system is not in use through this mount.
 ///
 /// # Errors
 /// [`MountError::Busy`], [`MountError::NotMounted`] or [`MountError::Unmount`].
 pub fn unmount(target: &Path) -> Result<(), MountError> {
+    unmount_by(target, target)
+}
+
+/// As [`unmount`], by another path than the one that errors name.
+fn unmount_by(path: &Path, target: &Path) -> Result<(), MountError> {
     // By path, as a descriptor of the target would keep the mount busy.
-    rustix::mount::unmount(target, UnmountFlags::NOFOLLOW).map_err(|errno| match errno {
+    rustix::mount::unmount(path, UnmountFlags::NOFOLLOW).map_err(|errno| match errno {
         Errno::BUSY => MountError::Busy { target: target.to_owned() },
         Errno::INVAL => MountError::NotMounted { target: target.to_owned() },
         errno => MountError::Unmount { target: target.to_owned(), source: errno.into() },
     })
+}
+
+/// Unmounts those mounts of a device that are in this table, the latest first, but for the one at `kept`. Never lazily. A path at which
+/// something else is mounted by now, or that leads over a symbolic link, stays as it is.
+///
+/// # Errors
+/// [`MountError::Busy`] or [`MountError::Unmount`]; later ones are unmounted then, earlier ones are not.
+pub fn unmount_others(table: &[MountInfo], dev: DevNo, kept: &Path) -> Result<(), MountError> {
+    for target in table.iter().rev().filter(|mount| mount.dev == dev).map(|mount| &mount.mount_point) {
+        let (Some(above), Some(name)) = (target.parent(), target.file_name()) else { continue };
+        let no_links = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(above) = openat2(CWD, above, flags, Mode::empty(), no_links) else { continue };
+        if target == kept || mounted_below(above.as_fd(), Path::new(name)) != Ok(Some(dev)) {
+            continue;
+        }
+        let path = Path::new("/proc/self/fd").join(above.as_raw_fd().to_string()).join(name);
+        unmount_by(&path, target)?;
+    }
+    Ok(())
 }
 
 /// Bind-mounts the directory or file `from`, without the mounts below it, at `target`, which must exist, be of the same kind and not be a

@@ -12,7 +12,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, MountOptions};
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::jbd2::LogThread;
-use bulkhead_sys::mount::{self, MountFlags, MountPoints};
+use bulkhead_sys::mount::{self, MountError, MountFlags, MountPoints};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{block, cgroup, file, trim};
 
@@ -136,6 +136,13 @@ impl Mounts for Kernel {
             None => MountPoints::open(&self.roots).map_err(|e| e.fault("mount table"))?,
         };
         points.insert(open).current().map_err(|e| e.fault("mount table"))
+    }
+
+    fn unmount_binds(&self, target: &Path) -> Result<(), Fault> {
+        let fault = |error: MountError| error.fault(format!("mount {}", target.display()));
+        let Some(dev) = mount::mounted_at(&self.roots, target).map_err(fault)? else { return Ok(()) };
+        let table = mount::mountinfo(&self.roots).map_err(fault)?;
+        mount::unmount_others(&table, dev, target).map_err(fault)
     }
 
     fn mounted_elsewhere(&self, targets: &[PathBuf]) -> Result<Vec<(PathBuf, CgroupPath)>, Fault> {

@@ -35,6 +35,13 @@ impl World {
                 if self.busy.contains(target) {
                     return Err(Fault::new(Code::InUse, target.display(), "a process keeps it busy"));
                 }
+                if self.bound.contains(target) {
+                    return Err(Fault::new(
+                        Code::InUse,
+                        target.display(),
+                        "its file system is still mounted elsewhere",
+                    ));
+                }
                 assert!(self.peers.values().all(|lent| lent != target), "a peer still reads from it");
                 self.journals.remove(target);
                 self.mounts.remove(target).is_some()
@@ -75,6 +82,11 @@ impl Mounts for Sim {
 
     fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault> {
         Ok(Arc::new(self.world().mounts.keys().cloned().collect()))
+    }
+
+    fn unmount_binds(&self, target: &Path) -> Result<(), Fault> {
+        self.world().bound.remove(target);
+        Ok(())
     }
 
     fn mounted_elsewhere(&self, targets: &[PathBuf]) -> Result<Vec<(PathBuf, CgroupPath)>, Fault> {

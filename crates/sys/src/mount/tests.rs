@@ -167,6 +167,58 @@ fn root_mount_bind_and_unmount_on_the_real_kernel() {
 }
 
 #[test]
+fn root_all_mounts_of_a_device_but_one_are_unmounted() {
+    in_own_namespace(|base| {
+        let [volume, first, second, other] = ["volume", "first", "second", "other"].map(|name| base.join(name));
+        for directory in [&volume, &first, &second, &other] {
+            fs::create_dir(directory).unwrap();
+        }
+        for directory in [&volume, &other] {
+            mount(Path::new("none"), "tmpfs", directory, MountFlags::default(), &[]).unwrap();
+        }
+        fs::create_dir(volume.join("below")).unwrap();
+        bind(&volume, &first, false).unwrap();
+        bind(&volume, &second, true).unwrap();
+        bind(&volume.join("below"), &other, false).unwrap();
+        let table = || {
+            let tid = u32::try_from(gettid().as_raw_nonzero().get()).unwrap();
+            mountinfo_of(&Roots::host(), tid).unwrap()
+        };
+        let dev = mount_at(&volume).unwrap().dev;
+        let places = |table: &[MountInfo]| -> Vec<PathBuf> {
+            table.iter().filter(|mount| mount.dev == dev).map(|mount| mount.mount_point.clone()).collect()
+        };
+        assert_eq!(places(&table()).len(), 4);
+
+        // One is in use: the later ones are unmounted.
+        let open = fs::File::open(&second).unwrap();
+        let busy = unmount_others(&table(), dev, &volume).unwrap_err();
+        assert!(matches!(&busy, MountError::Busy { target } if *target == second), "{busy}");
+        assert_eq!(places(&table()), [&volume, &first, &second].map(PathBuf::clone));
+        drop(open);
+
+        // What is mounted there by now is another file system, and stays, as does what it covers.
+        mount(Path::new("none"), "tmpfs", &first, MountFlags::default(), &[]).unwrap();
+        let old = table();
+        unmount_others(&old, dev, &volume).unwrap();
+        assert_eq!(places(&table()), [&volume, &first].map(PathBuf::clone));
+        unmount(&first).unwrap();
+        // So does a path that leads elsewhere by now.
+        let moved = base.join("moved");
+        let link = base.join("dir");
+        fs::create_dir_all(link.join("bound")).unwrap();
+        bind(&volume, &link.join("bound"), false).unwrap();
+        let old = table();
+        fs::rename(&link, &moved).unwrap();
+        std::os::unix::fs::symlink(&moved, &link).unwrap();
+        unmount_others(&old, dev, &volume).unwrap();
+        assert_eq!(places(&table()), [volume.clone(), moved.join("bound")]);
+        unmount_others(&table(), dev, &volume).unwrap();
+        assert_eq!((places(&table()), mount_at(&other).map(|mount| mount.dev != dev)), (vec![volume], Some(true)));
+    });
+}
+
+#[test]
 fn root_the_mount_points_are_read_again_after_a_change() {
     in_own_namespace(|base| {
         let target = base.join("t");
