@@ -77,9 +77,6 @@ const LIMIT: Duration = Duration::from_secs(900);
 const POSTGRES: u32 = 999;
 /// The pods, with words that are replaced.
 const PODS: &str = include_str!("kubernetes.yaml");
-/// A class with a promise.
-const PROMISING_CLASS: &str = "apiVersion: storage.k8s.io/v1\nkind: VolumeAttributesClass\nmetadata: {name: fsync-P99}\n\
-    driverName: csi.bulkhead.dev\nparameters: {fsyncP99: P99}\n";
 /// Size of a file that the neighbour writes, MiB.
 const FILE_MIB: u64 = 128;
 
@@ -167,6 +164,20 @@ fn text_of(ms: f64) -> String {
     format!("{}us", (ms * 1e3).round())
 }
 
+/// The name of the class with a promise.
+fn class_of(p99: &str) -> String {
+    format!("fsync-{p99}")
+}
+
+/// A VolumeAttributesClass with a promise.
+fn promising_class(p99: &str) -> String {
+    let name = class_of(p99);
+    format!(
+        "apiVersion: storage.k8s.io/v1\nkind: VolumeAttributesClass\nmetadata: {{name: {name}}}\ndriverName: csi.bulkhead.dev\n\
+         parameters: {{fsyncP99: {p99}}}\n"
+    )
+}
+
 /// The load of the database, for this many seconds.
 fn pgbench(seconds: u32) -> Vec<String> {
     let words =
@@ -207,7 +218,7 @@ impl Cluster<'_> {
             pods.replace("LAYOUT", layout).replace("DATABASE", &volume("db")).replace("NOISE", &volume("noise"))
         };
         let manifest = format!("{claims}---\n{}---\n{}", of(SHARED, &in_host), of(BULKHEAD, &in_claim));
-        let path = "/run/kubernetes/pods.yaml";
+        let path = "/var/lib/kubernetes/pods.yaml";
         fs::write(path, manifest).with_context(|| format!("cannot write {path}"))?;
         self.kubectl(&["apply", "--validate=strict", "--filename", path])?;
         self.create_class("none")?;
@@ -299,19 +310,31 @@ impl Cluster<'_> {
     /// Creates a VolumeAttributesClass with this promise: long before a claim has it, because csi-resizer looks for a class that it has not seen
     /// only every 10 minutes.
     fn create_class(&self, p99: &str) -> Result<()> {
-        let path = "/run/kubernetes/promise.yaml";
-        let manifest = PROMISING_CLASS.replace("P99", p99);
-        fs::write(path, manifest).with_context(|| format!("cannot write {path}"))?;
+        let path = "/var/lib/kubernetes/promise.yaml";
+        fs::write(path, promising_class(p99)).with_context(|| format!("cannot write {path}"))?;
         self.kubectl(&["apply", "--validate=strict", "--filename", path]).map(drop)
     }
 
     /// Gives the database's claim the class with this promise, and waits until it has it.
     fn promise(&self, p99: &str) -> Result<()> {
-        let class = format!("fsync-{p99}");
+        let class = class_of(p99);
         let patch = format!("{{\"spec\": {{\"volumeAttributesClassName\": \"{class}\"}}}}");
         self.kubectl(&["patch", "pvc", "db", "--patch", &patch])?;
         let reached = format!("--for=jsonpath={{.status.currentVolumeAttributesClassName}}={class}");
-        self.kubectl(&["wait", &reached, "pvc/db", "--timeout=10m"]).map(drop)
+        let waited = self.kubectl(&["wait", &reached, "pvc/db", "--timeout=10m"]);
+        waited.map(drop).with_context(|| self.report())
+    }
+
+    /// What an operator would look at after a claim did not get its class.
+    fn report(&self) -> String {
+        let logs = |container| {
+            ["--namespace=bulkhead", "logs", "daemonset/bulkhead-csi", "--tail=40", "--container", container]
+        };
+        let questions = [&["describe", "pvc", "db"][..], &logs("csi-resizer"), &logs("driver")];
+        let mut report: Vec<_> = questions.iter().map(|words| self.kubectl(words)).collect();
+        report.push(self.bulkhead(&["job", "ls"]));
+        report.push(self.bulkhead(&["host"]));
+        report.into_iter().map(|said| said.unwrap_or_else(|error| format!("{error:#}"))).collect::<Vec<_>>().join("\n")
     }
 
     /// The name of a claim's volume, which is also that of its tenant.
@@ -349,7 +372,7 @@ impl Cluster<'_> {
     /// Runs `kubectl`; returns both outputs.
     fn kubectl(&self, words: &[&str]) -> Result<String> {
         let said =
-            Tool::new("kubectl").arg("--kubeconfig=/run/kubernetes/admin.conf").args(words).limit(LIMIT).run()?;
+            Tool::new("kubectl").arg("--kubeconfig=/var/lib/kubernetes/admin.conf").args(words).limit(LIMIT).run()?;
         Ok(said.stdout + &said.stderr)
     }
 }
@@ -380,6 +403,13 @@ mod tests {
                     progress: 2.0 s, 30.0 tps, lat 40.1 ms stddev 0.1, 0 failed\nprogress: 3.0 s, 50.0 tps, lat 1 ms stddev 0.1, 0 failed\ntps = 1\n";
         assert_eq!(inserts_per_s(said, 1), Some(40.0));
         assert_eq!(inserts_per_s("", 1), None);
+    }
+
+    #[test]
+    fn the_class_with_a_promise_has_the_parameter_of_the_driver() {
+        let manifest = promising_class("16024us");
+        assert!(manifest.contains("metadata: {name: fsync-16024us}\n"), "{manifest}");
+        assert!(manifest.ends_with("\nparameters: {fsyncP99: 16024us}\n"), "{manifest}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod cluster;
 mod experiment;
 mod images;
 mod postgres;
+mod reboot;
 
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use super::systemd::keeps_writing;
 use super::tutorial;
 use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::disk::{DiskModel, DiskSpec};
+use crate::init::Init;
 use crate::kernels::Kernel;
 
 /// Memory for a Kubernetes and its images.
@@ -29,7 +31,7 @@ const NODE: Profile =
     Profile { name: "kubernetes", disks: &[DiskSpec::new(DiskModel::Fast, 4096)], memory_mib: MEMORY_MIB, ..PROFILE };
 
 /// Run by name only: building Kubernetes takes 20 minutes, and each of them a quarter of an hour.
-pub(super) const SOAK: &[Case] = &[KUBERNETES, KUBERNETES_POSTGRES];
+pub(super) const SOAK: &[Case] = &[KUBERNETES, KUBERNETES_POSTGRES, KUBERNETES_REBOOT];
 
 const KUBERNETES: Case = Case {
     name: "kubernetes",
@@ -50,6 +52,20 @@ const KUBERNETES_POSTGRES: Case = Case {
     ..KUBERNETES
 };
 
+const KUBERNETES_REBOOT: Case = Case {
+    name: "kubernetes_reboot",
+    about: "a node with three databases of a real Kubernetes is rebooted, and loses its power: the volumes were unmounted before the \
+            shutdown, and the same pods have all committed rows, and the shares of their claims, afterwards",
+    profile: Profile {
+        name: "kubernetes_systemd",
+        init: Init::Systemd,
+        disks: &[DiskSpec::new(DiskModel::Fast, 4096); 2],
+        ..NODE
+    },
+    run: |ctx| Box::pin(reboot::kubernetes_reboot(ctx)),
+    ..KUBERNETES
+};
+
 /// The manifests of `contrib/kubernetes`, by path.
 const MANIFESTS: [(&str, &str); 9] = [
     ("driver/kustomization.yaml", include_str!("../../../../contrib/kubernetes/driver/kustomization.yaml")),
@@ -66,7 +82,7 @@ const MANIFESTS: [(&str, &str); 9] = [
 /// The sidecars' images in the manifests, by program.
 const SIDECARS: [&str; 3] = ["csi-provisioner", "csi-resizer", "csi-snapshotter"];
 
-/// A claim, and two pods of one node that use it: a writer that is not root, and a reader.
+/// A claim, two pods of one node that use it, a writer that is not root and a reader, and a class with a promise.
 const PODS: &str = include_str!("kubernetes/pods.yaml");
 
 /// A snapshot of the claim, and a pod with what is restored from it.
@@ -220,11 +236,14 @@ async fn change_volume(ctx: &Ctx, cluster: &Cluster, volume: &Volume) -> Result<
     ensure!(size > Some(96), "the pod sees {size:?} MiB");
     ctx.log("the volume is expanded");
 
-    let class = value!({"spec": {"volumeAttributesClassName": "bulkhead-high"}});
-    cluster.run(ctx, &format!("patch pvc data -p '{class}'")).await?;
-    cluster.wait(ctx, "--for=jsonpath='{.status.currentVolumeAttributesClassName}'=bulkhead-high pvc/data").await?;
-    let tenant = json(ctx, &["tenant", "inspect", &volume.name]).await?;
-    ensure!(tenant["share"] == 300, "{tenant}");
+    for (class, promise) in [("bulkhead-high", Value::Null), ("fsync-20ms", value!(20_000))] {
+        let patch = value!({"spec": {"volumeAttributesClassName": class}});
+        cluster.run(ctx, &format!("patch pvc data -p '{patch}'")).await?;
+        let reached = format!("--for=jsonpath='{{.status.currentVolumeAttributesClassName}}'={class} pvc/data");
+        cluster.wait(ctx, &reached).await?;
+        let tenant = json(ctx, &["tenant", "inspect", &volume.name]).await?;
+        ensure!(tenant["share"] == 300 && tenant["fsync_p99_us"] == promise, "{class}: {tenant}");
+    }
     volume.keeps_writing(ctx, "the pod writes to the changed volume").await
 }
 
@@ -266,6 +285,7 @@ async fn remove(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
     cluster.run(ctx, "delete pod writer reader restored").await?;
     cluster.run(ctx, "delete volumesnapshot data").await?;
     cluster.run(ctx, "delete pvc data restored").await?;
+    cluster.run(ctx, "delete volumeattributesclass fsync-20ms").await?;
     cluster.wait(ctx, "--for=delete pv --all").await?;
     nothing_is_left(ctx).await?;
     let mounts =

@@ -46,7 +46,8 @@ impl Cluster {
             ctx.machine.sh_within(&format!("cp -a --keep-directory-symlink {files} /"), LIMIT).await?;
         }
         for program in modules.iter().map(GoPrograms::all).collect::<Result<Vec<_>>>()?.concat() {
-            ctx.machine.bring(&program).await?;
+            let shown = ctx.machine.show(&program)?;
+            ctx.machine.sh_within(&format!("install {shown} /usr/local/bin/"), LIMIT).await?;
         }
         ctx.log("starting Kubernetes");
         ctx.machine.sh_within(START, LIMIT).await?;
@@ -72,14 +73,23 @@ impl Cluster {
         }
         self.run(ctx, &format!("create{definitions}")).await?;
         self.wait(ctx, "--for=condition=Established crd --all").await?;
-        let start = "setsid snapshot-controller --kubeconfig=/run/kubernetes/admin.conf --leader-election=false \
-                     --enable-distributed-snapshotting > /run/kubernetes/log/snapshot-controller 2>&1 < /dev/null &";
+        let start = "/var/lib/kubernetes/start snapshot-controller 'snapshot-controller --leader-election=false \
+                     --kubeconfig=/var/lib/kubernetes/admin.conf --enable-distributed-snapshotting'";
         ctx.machine.sh(start).await.map(drop)
+    }
+
+    /// Starts its services after a boot, and waits until it answers.
+    pub(super) async fn start_again(&self, ctx: &Ctx) -> Result<()> {
+        let start = "cd /var/lib/kubernetes/programs; systemctl start *";
+        ctx.machine.sh_within(start, LIMIT).await?;
+        let ready = async || Ok(self.ask(ctx, "get --raw=/readyz").await.ok());
+        ctx.machine.wait_until("the API server is ready", LIMIT, ready).await.map(drop)
     }
 
     /// Ends the kubelet and starts another one; returns when it answers.
     pub(super) async fn restart_kubelet(&self, ctx: &Ctx) -> Result<()> {
-        let restart = "read pid < /run/kubernetes/kubelet.pid; kill $pid; while [ -e /proc/$pid ]; do sleep 0.1; done; bash /run/kubernetes/start-kubelet";
+        let restart = "cd /var/lib/kubernetes; read pid < kubelet.pid; kill $pid; while [ -e /proc/$pid ]; do sleep 0.1; done; \
+                       setsid programs/kubelet > /dev/null 2>&1 < /dev/null & echo $! > kubelet.pid";
         ctx.machine.sh_within(restart, LIMIT).await?;
         let exec = async || Ok(self.ask(ctx, "exec writer -- id").await.ok());
         ctx.machine.wait_until("the kubelet answers", LIMIT, exec).await.map(drop)
@@ -87,12 +97,12 @@ impl Cluster {
 
     /// Runs `kubectl`.
     pub(super) async fn run(&self, ctx: &Ctx, words: &str) -> Result<String> {
-        ctx.machine.sh_within(&format!("kubectl --kubeconfig=/run/kubernetes/admin.conf {words}"), LIMIT).await
+        ctx.machine.sh_within(&format!("kubectl --kubeconfig=/var/lib/kubernetes/admin.conf {words}"), LIMIT).await
     }
 
     /// Runs `kubectl` with a question.
     pub(super) async fn ask(&self, ctx: &Ctx, words: &str) -> Result<String> {
-        ctx.machine.sh_within(&format!("kubectl --kubeconfig=/run/kubernetes/admin.conf {words}"), ASK_LIMIT).await
+        ctx.machine.sh_within(&format!("kubectl --kubeconfig=/var/lib/kubernetes/admin.conf {words}"), ASK_LIMIT).await
     }
 
     /// Creates or changes objects.
@@ -119,10 +129,10 @@ impl Cluster {
 
     /// What an operator would look at after a failure.
     pub(super) async fn report(&self, ctx: &Ctx) -> Result<String> {
-        let report = "exec 2>&1; export KUBECONFIG=/run/kubernetes/admin.conf; kubectl get -A pods,pvc,pv,events,csinodes,csistoragecapacities -o wide; \
+        let report = "exec 2>&1; export KUBECONFIG=/var/lib/kubernetes/admin.conf; kubectl get -A pods,pvc,pv,events,csinodes,csistoragecapacities -o wide; \
                       kubectl describe -A pods; for c in driver csi-provisioner csi-resizer csi-snapshotter; do echo \"== $c\"; \
                       kubectl -n bulkhead logs ds/bulkhead-csi -c $c --tail=60; done; bulkhead volume ls; bulkhead job ls; grep bulkhead /proc/mounts; \
-                      ps axo pid,ppid,stat,wchan:20,rss,args | cut -c1-200; free -m; tail -n 200 /run/kubernetes/log/*";
+                      ps axo pid,ppid,stat,wchan:20,rss,args | cut -c1-200; free -m; tail -n 200 /var/lib/kubernetes/log/*";
         ctx.machine.sh_within(&format!("({report}) || true"), LIMIT).await
     }
 }

@@ -41,6 +41,6 @@ pub async fn kubernetes_on(lab: Arc<Lab>, disk: DiskSpec) -> Result<Machine> {
         return Err(error);
     }
     // Where helper programs are looked for.
-    ctx.machine.sh("ln -s /lab/bin/kubectl /usr/bin/").await?;
+    ctx.machine.sh("ln -s /usr/local/bin/kubectl /usr/bin/").await?;
     Ok(ctx.machine)
 }

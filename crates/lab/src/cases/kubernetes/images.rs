@@ -33,8 +33,7 @@ pub(super) async fn import_box(ctx: &Ctx) -> Result<()> {
 /// Makes the image of a sidecar from its program, under the name that manifests have.
 pub(super) async fn import_sidecar(ctx: &Ctx, program: &str, image: &str) -> Result<()> {
     let import = format!(
-        "{IMAGE}mkdir /tmp/root; cp {} /tmp/root/; image {image} '[\"/{program}\"]' /tmp/root; rm -r /tmp/root",
-        ctx.program(program)
+        "{IMAGE}mkdir /tmp/root; cp /usr/local/bin/{program} /tmp/root/; image {image} '[\"/{program}\"]' /tmp/root; rm -r /tmp/root"
     );
     ctx.machine.sh_within(&import, LIMIT).await.map(drop)
 }

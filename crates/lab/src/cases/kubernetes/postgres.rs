@@ -15,7 +15,7 @@ const DATABASES: &str = include_str!("postgres.yaml");
 const COPY: &str = include_str!("copy.yaml");
 
 /// The pods of the StatefulSet.
-const PODS: [&str; 3] = ["db-0", "db-1", "db-2"];
+pub(super) const PODS: [&str; 3] = ["db-0", "db-1", "db-2"];
 
 /// Rows that each client inserts between two steps.
 const ROWS: u64 = 5;
@@ -39,12 +39,8 @@ pub(super) async fn kubernetes_postgres(ctx: &mut Ctx) -> Result<Outcome> {
 
 async fn live(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
     deploy(ctx, cluster).await?;
-    cluster.apply(ctx, DATABASES).await?;
-    cluster.rolled_out(ctx, "statefulset/db").await?;
-    for pod in PODS {
-        inserts(ctx, cluster, pod, 0).await?;
-    }
-    are_charged(ctx, cluster).await?;
+    create(ctx, cluster).await?;
+    are_charged(ctx, cluster, 16 << 20).await?;
     ctx.log("three databases run");
 
     let grow = value!({"spec": {"resources": {"requests": {"storage": "192Mi"}}}});
@@ -87,14 +83,24 @@ async fn live(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
     remove(ctx, cluster).await
 }
 
+/// Creates the databases, and waits until they work.
+pub(super) async fn create(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
+    cluster.apply(ctx, DATABASES).await?;
+    cluster.rolled_out(ctx, "statefulset/db").await?;
+    for pod in PODS {
+        inserts(ctx, cluster, pod, 0).await?;
+    }
+    Ok(())
+}
+
 /// The number of rows whose commit a client was told of.
-async fn acked(ctx: &Ctx, cluster: &Cluster, pod: &str) -> Result<u64> {
+pub(super) async fn acked(ctx: &Ctx, cluster: &Cluster, pod: &str) -> Result<u64> {
     let line = cluster.ask(ctx, &format!("logs {pod} -c client --tail=1")).await?;
     line.trim().parse().with_context(|| format!("the client of {pod} printed {line:?}"))
 }
 
 /// Waits until a database has `ROWS` more rows than `least`, all of them consecutive.
-async fn inserts(ctx: &Ctx, cluster: &Cluster, pod: &str, least: u64) -> Result<()> {
+pub(super) async fn inserts(ctx: &Ctx, cluster: &Cluster, pod: &str, least: u64) -> Result<()> {
     let more = async || Ok(acked(ctx, cluster, pod).await.ok().filter(|rows| *rows >= least + ROWS));
     ctx.machine.wait_until(&format!("the client of {pod} inserts rows"), LIMIT, more).await?;
     let count = format!("exec {pod} -c client -- psql -At -F ' ' -c 'SELECT count(*), max(n) FROM t'");
@@ -106,22 +112,23 @@ async fn inserts(ctx: &Ctx, cluster: &Cluster, pod: &str, least: u64) -> Result<
     }
 }
 
-/// Each database's I/O is charged to the tenant of its own volume, which has the share of the claim's class.
-async fn are_charged(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
+/// Each database's I/O, at least so many bytes, is charged to the tenant of its own volume, which has the share of the claim's class.
+pub(super) async fn are_charged(ctx: &Ctx, cluster: &Cluster, bytes: u64) -> Result<()> {
     for pod in PODS {
         let volume = cluster.ask(ctx, &format!("get pvc data-{pod} -o 'jsonpath={{.spec.volumeName}}'")).await?;
         let view = json(ctx, &["tenant", "inspect", volume.trim()]).await?;
-        ensure!(view["server_io"]["written_bytes"].as_u64() > Some(16 << 20), "{pod}: {view}");
+        ensure!(view["server_io"]["written_bytes"].as_u64() > Some(bytes), "{pod}: {view}");
         ensure!(view["share"] == 300, "{pod}: {view}");
         journal_is_charged(ctx, &view).await.with_context(|| pod)?;
     }
     Ok(())
 }
 
-async fn remove(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
+/// Removes the databases, and what was copied of them.
+pub(super) async fn remove(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
     cluster.run(ctx, "delete statefulset db").await?;
-    cluster.run(ctx, "delete pod copy").await?;
-    cluster.run(ctx, "delete volumesnapshot db").await?;
+    cluster.run(ctx, "delete pod copy --ignore-not-found").await?;
+    cluster.run(ctx, "delete volumesnapshot db --ignore-not-found").await?;
     cluster.run(ctx, "delete pvc --all").await?;
     cluster.wait(ctx, "--for=delete pv --all").await?;
     nothing_is_left(ctx).await
