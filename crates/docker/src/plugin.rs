@@ -121,12 +121,10 @@ impl Plugin {
     /// `VolumeDriver.Mount`: mounts a volume for its tenant, until each of its users has unmounted it as often as it has mounted it.
     pub async fn mount(&self, request: &Use, engine: FrontEnd, deadline: Instant) -> Result<PathBuf, Fault> {
         let view = self.find(&request.name).await?;
-        let volume = view.volume;
-        let tenant = view.tenant.or(view.default_tenant).unwrap_or_else(|| volume.name.clone());
+        let volume = view.volume.clone();
         let mount = async {
-            let wanted = TenantCreate { created_by: Some(FrontEnd::Docker), ..TenantCreate::new(tenant.clone()) };
-            tenants::ensure(&self.daemon, &wanted).await?;
-            let (tenant, volumes) = (tenant.clone(), vec![volume.clone()]);
+            let tenant = tenants::of_volume(&self.daemon, FrontEnd::Docker, &view).await?;
+            let volumes = vec![volume.clone()];
             let lease = LeaseCreate { tenant, volumes, pid: None, user: Some(user(request, engine)) };
             // Counted once, however often it is repeated.
             let daemon = self.daemon.clone().with_one_request();
@@ -283,10 +281,9 @@ impl Plugin {
         if let Some(share) = options.share.filter(|share| *share != found.share) {
             return Err(differs("share", format!("it has share {}, not {share}", found.share), share.to_string()));
         }
-        let promise =
-            |us: Option<u64>| us.filter(|us| *us > 0).map_or("none".to_owned(), |us| Latency::from_us(us).to_string());
-        let (has, wanted) = (promise(found.fsync_p99_us), promise(options.fsync_p99_us));
-        if options.fsync_p99_us.is_some() && has != wanted {
+        if options.fsync_p99_us.is_some() && found.fsync_p99_us != request.fsync_p99_us {
+            let text = |us: Option<u64>| us.map_or("none".to_owned(), |us| Latency::from_us(us).to_string());
+            let (has, wanted) = (text(found.fsync_p99_us), text(request.fsync_p99_us));
             return Err(differs("fsync-p99", format!("its promised p99 of fsyncs is {has}, not {wanted}"), wanted));
         }
         Ok(None)

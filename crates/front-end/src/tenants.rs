@@ -17,6 +17,17 @@ pub async fn ensure(daemon: &Client, request: &TenantCreate) -> Result<Option<Te
     }
 }
 
+/// Ensures that the tenant of a volume that is to be mounted exists; returns its name: the one that has the volume, its default, or one named as
+/// the volume.
+///
+/// # Errors
+/// The daemon's.
+pub async fn of_volume(daemon: &Client, front_end: FrontEnd, view: &VolumeView) -> Result<Name, Fault> {
+    let name = view.tenant.as_ref().or(view.default_tenant.as_ref()).unwrap_or(&view.volume.name);
+    ensure(daemon, &TenantCreate { created_by: Some(front_end), ..TenantCreate::new(name.clone()) }).await?;
+    Ok(name.clone())
+}
+
 /// Removes a tenant that this front end has created, unless it has volumes or processes, or is the default of a volume. A failure leaves it,
 /// and is only logged: the volume is gone, which is what was asked for.
 pub async fn remove_unused(daemon: &Client, front_end: FrontEnd, name: &Name) {

@@ -1,6 +1,6 @@
 //! Staging: a lease in the daemon, which mounts the volume for its tenant. Nothing is mounted at the staging path itself.
 
-use bulkhead_api::wire::{LeaseCreate, TenantCreate};
+use bulkhead_api::wire::LeaseCreate;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::FrontEnd;
 use bulkhead_front_end::tenants;
@@ -26,9 +26,7 @@ impl Node {
         {
             return Ok(());
         }
-        let tenant = view.tenant.or(view.default_tenant).unwrap_or_else(|| view.volume.name.clone());
-        let request = TenantCreate { created_by: Some(FrontEnd::Csi), ..TenantCreate::new(tenant.clone()) };
-        tenants::ensure(&self.daemon, &request).await?;
+        let tenant = tenants::of_volume(&self.daemon, FrontEnd::Csi, &view).await?;
         let request = LeaseCreate { tenant, volumes: vec![view.volume], pid: None, user: Some(staged_by(path)) };
         self.daemon.lease_create(&request).await.map(drop)
     }
