@@ -278,6 +278,12 @@ pub trait Mounts {
     /// When that cannot be determined.
     fn is_mounted(&self, target: &Path) -> Result<bool, Fault>;
 
+    /// The kernel's name of the device that is mounted at `target`; `None` if nothing is, or no block device.
+    ///
+    /// # Errors
+    /// When that cannot be determined.
+    fn mounted_device(&self, target: &Path) -> Result<Option<String>, Fault>;
+
     /// All mount points in the daemon's own mount namespace. Cheap while no mounts change.
     ///
     /// # Errors

@@ -8,7 +8,6 @@
 //! cap is. Does not: read the host, carry out an action, or read a clock.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::actions::{set_cap, set_tunable, set_weight};
 use super::latencies::{Latencies, micros};
@@ -22,7 +21,7 @@ use super::{Cap, Params, Sample, State, Step, TenantSample};
 use crate::action::Action;
 use crate::identity::Identity;
 use crate::model::{HeldTenant, Hold};
-use crate::observe::activity::{Activity, ContainerView};
+use crate::observe::activity::{Activity, FileSystemView};
 use crate::observe::cost::as_f64;
 use crate::observe::histogram::Histogram;
 
@@ -166,10 +165,12 @@ impl Holding {
             self.hold.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.identity.clone())).collect();
         let lately = Activity::clone(&now.seen).since(&before.seen);
         let can_cap = self.sharing.allows_caps(at_ns, share_a_journal(&lately, &identities));
-        self.strictness.record(at_ns, self.fsync_rates(&lately, interval));
+        let fsync_rate = |fsyncs: &Histogram| interval.per_second(fsyncs.count());
+        self.strictness.record(at_ns, self.fsyncs(&lately, &now.volumes).values().map(fsync_rate));
         let usages = usages(&lately, &self.hold.device, self.hold.unit, &identities);
-        let fsync_histograms = self.fsync_histograms(&now.seen, &identities);
-        let fsync_p99 = self.latencies.p99(at_ns, fsync_histograms);
+        let mut fsyncs = self.fsyncs(&now.seen, &now.volumes);
+        fsyncs.retain(|name, _| self.params.fsync_p99.contains_key(name));
+        let fsync_p99 = self.latencies.p99(at_ns, fsyncs);
         let cost = interval.part(now.cost_used, before.cost_used);
         let knows_bytes = self.hold.tenants.iter().all(|tenant| tenant.bytes_before.is_some());
         let mut sample = Sample {
@@ -205,26 +206,26 @@ impl Holding {
         Some(sample)
     }
 
-    /// Each tenant's rate of fsync calls, per second.
-    fn fsync_rates(&self, lately: &Activity, interval: Interval) -> Vec<f64> {
-        let is_held =
-            |view: &&ContainerView| self.hold.tenants.iter().any(|tenant| tenant.identity.key() == view.identity.key());
-        let held = lately.containers.iter().filter(is_held);
-        held.map(|view| interval.per_second(view.fsync.count())).collect()
-    }
-
-    /// All fsyncs of tenants with a promised latency.
-    fn fsync_histograms(
-        &self,
-        seen: &Arc<Activity>,
-        identities: &BTreeMap<String, Identity>,
-    ) -> BTreeMap<String, Histogram> {
-        let fsyncs = |name: &String| {
-            let identity = identities.get(name)?;
-            let view = seen.containers.iter().find(|view| view.identity.key() == identity.key())?;
-            Some((name.clone(), view.fsync.clone()))
+    /// The latencies of each tenant's fsyncs: those on its volumes on the device, by whichever process, because a container need not run in
+    /// its tenant's cgroup; those of its container if it has no such volumes.
+    fn fsyncs(&self, seen: &Activity, volumes: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Histogram> {
+        let of_container = |tenant: &HeldTenant| {
+            let view = seen.containers.iter().find(|view| view.identity.key() == tenant.identity.key())?;
+            Some(view.fsync.clone())
         };
-        self.params.fsync_p99.keys().filter_map(fsyncs).collect()
+        let of_volumes = |devices: &Vec<String>| {
+            let is_here = |fs: &&FileSystemView| fs.disks.iter().any(|disk| disk == self.hold.device.as_str());
+            let theirs = seen.file_systems.iter().filter(is_here).filter(|fs| devices.contains(&fs.device));
+            theirs.map(|fs| fs.fsync.clone()).reduce(|mut all, one| {
+                all.merge(&one);
+                all
+            })
+        };
+        let fsyncs = |tenant: &HeldTenant| {
+            let found = volumes.get(&tenant.name).and_then(of_volumes).or_else(|| of_container(tenant))?;
+            Some((tenant.name.clone(), found))
+        };
+        self.hold.tenants.iter().filter_map(fsyncs).collect()
     }
 
     /// Sets BFQ's strict tunables, or those from before, whichever suits the tenants' load.

@@ -43,6 +43,8 @@ pub struct Reading {
     pub largest: Option<Bytes>,
     /// Tenants whose cgroups exist.
     pub tenants: BTreeMap<String, Counters>,
+    /// Names of the devices of tenants' mounted volumes.
+    pub volumes: BTreeMap<String, Vec<String>>,
 }
 
 /// The time between two readings, s. If the clock stood still or went back, no time has passed and all rates are 0.

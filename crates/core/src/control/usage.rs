@@ -93,6 +93,7 @@ mod tests {
             journal: commit(bytes),
             unattributed: JournalBytes::default(),
             pending_bytes: 0,
+            fsync: Histogram::default(),
         };
         Activity {
             containers: vec![ContainerView {

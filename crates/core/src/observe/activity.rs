@@ -193,6 +193,9 @@ pub struct FileSystemView {
     /// Journal bytes that are not included yet: those of commits that have just ended, and of the journal's superblock,
     /// which is charged with the next commit.
     pub pending_bytes: u64,
+    /// Latencies of fsync and fdatasync calls, and `O_SYNC` writes, of all processes.
+    #[serde(default)]
+    pub fsync: Histogram,
 }
 
 /// A device whose requests were observed.
@@ -310,6 +313,7 @@ impl Activity {
             view.commits = view.commits.saturating_sub(old.commits);
             view.journal = view.journal.since(&old.journal);
             view.unattributed = view.unattributed.since(&old.unattributed);
+            view.fsync = view.fsync.since(&old.fsync);
         }
         let old = by_key(&before.devices, |view| view.device.as_str());
         for view in &mut new.devices {

@@ -84,6 +84,9 @@ pub fn activity(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>, na
     for (dev, bytes) in pending.filter(|(_, bytes)| *bytes > 0) {
         file_system(&mut file_systems, names.file_system(dev)).pending_bytes += bytes;
     }
+    for (dev, histogram) in &totals.file_system_syncs {
+        file_system(&mut file_systems, names.file_system(*dev)).fsync.merge(histogram);
+    }
     for (&(owner, dev, kind), bytes) in &totals.journal_bytes {
         let facts = names.file_system(dev);
         let device = facts.device.clone();
@@ -141,6 +144,7 @@ fn file_system(views: &mut BTreeMap<String, FileSystemView>, facts: FileSystemFa
         journal: JournalBytes::default(),
         unattributed: JournalBytes::default(),
         pending_bytes: 0,
+        fsync: Histogram::default(),
     })
 }
 

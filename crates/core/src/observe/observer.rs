@@ -39,6 +39,8 @@ pub struct Totals {
     pub device_ns: BTreeMap<(DevNo, ServiceClass), u64>,
     /// Latencies of fsync, by caller.
     pub syncs: BTreeMap<CgroupId, Histogram>,
+    /// The same, by file system.
+    pub file_system_syncs: BTreeMap<DevNo, Histogram>,
     /// Time that the first cgroup waited in fsync because of the second (ns).
     pub blame_ns: BTreeMap<(CgroupId, Option<CgroupId>), u64>,
     /// Commits by file system.
@@ -322,6 +324,7 @@ impl Observer {
     fn blame_fsync(&mut self, sync: &Sync) {
         let wait_us = sync.end_ns.saturating_sub(sync.start_ns) / 1000;
         self.totals.syncs.entry(sync.cgroup).or_default().record(wait_us);
+        self.totals.file_system_syncs.entry(sync.dev).or_default().record(wait_us);
         let (disks, neighbours): (&[DevNo], &[DevNo]) = match self.below.get(&sync.dev) {
             Some((disks, neighbours)) => (disks, neighbours),
             None => (&[], std::slice::from_ref(&sync.dev)),

@@ -5,11 +5,13 @@
 //! they would restrict tenants without supervision.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bulkhead_api::wire::{HoldView, StandingView};
 use bulkhead_core::action::Action;
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::control::actions::move_journal;
 use bulkhead_core::control::holding::{HoldStep, Holding};
 use bulkhead_core::control::reading::{Counters, Reading};
@@ -19,6 +21,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::health;
 use bulkhead_core::model::{HeldTenant, Hold, RateLimit};
 use bulkhead_core::observe::activity::Activity;
+use bulkhead_core::slices;
 use bulkhead_core::units::DevNo;
 
 use super::reasons::{explanation, state_name};
@@ -76,7 +79,26 @@ impl Running {
         let tenants = self.counters(engine, facts.dev)?;
         // A seek takes as long for a small request as for a large one.
         let largest = facts.largest_request.filter(|_| !facts.rotational);
-        Ok(Reading { at_ns, seen: Arc::clone(seen), busy, cost_used, largest, tenants })
+        let volumes = self.volumes(engine);
+        Ok(Reading { at_ns, seen: Arc::clone(seen), busy, cost_used, largest, tenants, volumes })
+    }
+
+    /// The devices of the held tenants' mounted volumes. One that is being unmounted is left out.
+    fn volumes(&self, engine: &Engine) -> BTreeMap<String, Vec<String>> {
+        let held: BTreeMap<&CgroupPath, &str> =
+            self.holding.hold().tenants.iter().map(|tenant| (&tenant.cgroup, tenant.name.as_str())).collect();
+        let theirs: Vec<(&str, PathBuf)> = {
+            let mounted = engine.mounted_volumes();
+            let watched = mounted.volumes().filter_map(|volume| mounted.get(volume));
+            watched.filter_map(|one| Some((*held.get(&slices::tenant(&one.tenant))?, one.target.clone()))).collect()
+        };
+        let mut devices: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (tenant, target) in theirs {
+            if let Ok(Some(device)) = engine.host().mounted_device(&target) {
+                devices.entry(tenant.to_owned()).or_default().push(device);
+            }
+        }
+        devices
     }
 
     /// The counters of tenants whose cgroups exist; others take no part.

@@ -75,6 +75,7 @@ fn seen(seconds: u64) -> Activity {
             journal: journal(1 << 20),
             unattributed: JournalBytes::default(),
             pending_bytes: 0,
+            fsync: Histogram::default(),
         }],
         ..Activity::default()
     }

@@ -129,6 +129,11 @@ impl Mounts for Kernel {
         Ok(found.is_some())
     }
 
+    fn mounted_device(&self, target: &Path) -> Result<Option<String>, Fault> {
+        let found = mount::mounted_at(&self.roots, target).map_err(|e| e.fault(target.display()))?;
+        Ok(found.and_then(|dev| block::name_of(&self.roots, dev).ok()))
+    }
+
     fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault> {
         let mut points = self.mount_points.lock().unwrap_or_else(PoisonError::into_inner);
         let open = match points.take() {

@@ -80,6 +80,14 @@ impl Mounts for Sim {
         Ok(self.world().mounts.contains_key(target))
     }
 
+    fn mounted_device(&self, target: &Path) -> Result<Option<String>, Fault> {
+        let name = |device: &DeviceRef| match device {
+            DeviceRef::Image { image, .. } => image.file_stem().map(|stem| stem.to_string_lossy().into_owned()),
+            DeviceRef::Lv { lv, .. } => Some(lv.to_string()),
+        };
+        Ok(self.world().mounts.get(target).and_then(name))
+    }
+
     fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault> {
         Ok(Arc::new(self.world().mounts.keys().cloned().collect()))
     }

@@ -119,6 +119,7 @@ impl Observe for Observed {
                 journal: journal((40 << 10) + (2 << 20) + 4096, 1 << 20),
                 unattributed: journal(4096, 0),
                 pending_bytes: 0,
+                fsync: Histogram::default(),
             }],
             blame: vec![blame(Some(&db), 0.02), blame(Some(&noise), 0.27), blame(None, 0.01)],
             waits: (!waits.is_zero()).then(|| WaitList {

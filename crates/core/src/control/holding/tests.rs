@@ -1,6 +1,7 @@
 //! Tests on a simulated host whose device is always busy, and whose tenants get the same whatever their weights are:
 //! `a` has journal I/O on top and wants more than it gets, so that `b` gets capped.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -12,7 +13,7 @@ use crate::control::own_caps::limits_with_cap;
 use crate::control::reading::Counters;
 use crate::identity::identify;
 use crate::model::{HeldJournal, IoMax, Mode, RateLimit, Unit};
-use crate::observe::activity::{DeviceShare, FileSystemShare, FileSystemView, JournalBytes};
+use crate::observe::activity::{ContainerView, DeviceShare, FileSystemShare, FileSystemView, JournalBytes};
 
 const SECOND: u64 = 1_000_000_000;
 const NAMES: [&str; 2] = ["a", "b"];
@@ -26,6 +27,10 @@ struct Host {
     limits: BTreeMap<String, IoMax>,
     tunables: BTreeMap<String, String>,
     fsyncs: Histogram,
+    /// The latencies of all fsyncs on the file system, `dm-0`.
+    fsyncs_there: Histogram,
+    /// The tenant with a volume on it.
+    owner: Option<&'static str>,
     /// Bytes per second of `a`'s journal thread; `None` if that is in the root cgroup.
     journal_bytes: Option<u64>,
 }
@@ -69,6 +74,8 @@ impl Host {
             limits: hold.tenants.iter().map(|tenant| (tenant.cgroup.to_string(), tenant.before())).collect(),
             tunables: hold.tunables.clone(),
             fsyncs: Histogram::default(),
+            fsyncs_there: Histogram::default(),
+            owner: None,
             journal_bytes: hold.tenants[0].journal.is_some().then_some(1 << 20),
         }
     }
@@ -100,6 +107,7 @@ impl Host {
                 journal: journal(1 << 20),
                 unattributed: JournalBytes::default(),
                 pending_bytes: 0,
+                fsync: self.fsyncs_there.clone(),
             }],
             ..Activity::default()
         }
@@ -130,6 +138,7 @@ impl Host {
             cost_used: Duration::ZERO,
             largest: None,
             tenants: NAMES.map(|name| (name.to_owned(), counters(name))).into(),
+            volumes: self.owner.iter().map(|name| ((*name).to_owned(), vec!["dm-0".to_owned()])).collect(),
         }
     }
 
@@ -263,6 +272,31 @@ fn tunables_are_set_once_and_restored_during_fsyncs() {
     assert_eq!(run(1, 5), (2, hold.tunables.clone()));
     assert_eq!(run(60, 0), (0, hold.tunables.clone()));
     assert_eq!(run(1, 0).0, 2);
+}
+
+#[test]
+fn fsyncs_on_a_tenants_volume_are_its_own_whichever_process_calls_them() {
+    let mut hold = hold(unlimited(), false);
+    hold.tenants.iter_mut().for_each(|tenant| tenant.fsync_p99_us = Some(1_000_000));
+    let p99 = |owner, disk: &str| {
+        let hold = Hold { device: disk.parse().unwrap(), ..hold.clone() };
+        let (mut host, mut holding) = (Host::new(&hold), Holding::new(hold));
+        host.owner = owner;
+        let mut step = || {
+            host.fsyncs.record(10_000);
+            host.fsyncs_there.record(500_000);
+            let reading = host.read();
+            holding.step(reading)
+        };
+        let found = (0..3).filter_map(|_| step()).last().unwrap().fsync_p99;
+        found.into_iter().map(|(name, p99)| (name, p99 > 0.4)).collect::<BTreeMap<_, _>>()
+    };
+    let is_slow = |names: &[(&str, bool)]| names.iter().map(|(name, is)| ((*name).to_owned(), *is)).collect();
+    assert_eq!(p99(None, "sda"), is_slow(&[("a", false)]));
+    assert_eq!(p99(Some("a"), "sda"), is_slow(&[("a", true)]));
+    assert_eq!(p99(Some("b"), "sda"), is_slow(&[("a", false), ("b", true)]));
+    // Its volume is on another device.
+    assert_eq!(p99(Some("a"), "sdb"), is_slow(&[("a", false)]));
 }
 
 proptest! {

@@ -6,6 +6,8 @@ use bulkhead_api::wire::{
 use bulkhead_core::action::CgroupAction;
 use bulkhead_core::finding::FindingId;
 use bulkhead_core::model::{IoLimit, Policy, Server};
+use bulkhead_core::observe::activity::{Activity, FileSystemView, JournalBytes};
+use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::units::{Bytes, DevNo};
 
 use super::*;
@@ -171,6 +173,36 @@ fn the_limits_of_a_held_tenant_are_applied_with_the_cap_of_the_hold() {
     limit(vec![limited(70)]);
     let written = sim.cgroup_file("bulkhead.slice/bulkhead-b.slice", "io.max");
     assert_eq!(written.as_deref(), Some("8:0 rbps=max wbps=max riops=max wiops=70"));
+}
+
+#[test]
+fn fsyncs_on_a_volume_count_for_the_promise_of_its_tenant() {
+    let (_, engine) = host();
+    promise(&engine, 20_000);
+    engine.tick();
+    let mut holds = RunningHolds::new(engine.holds().unwrap());
+    let mut fsync = Histogram::default();
+    for second in 1..4 {
+        fsync.record(500_000);
+        let file_system = FileSystemView {
+            device: "a".to_owned(),
+            mount_point: None,
+            disks: vec!["sda".to_owned()],
+            commits: second,
+            journal: JournalBytes::default(),
+            unattributed: JournalBytes::default(),
+            pending_bytes: 0,
+            fsync: fsync.clone(),
+        };
+        holds.step(
+            &engine,
+            Ok(Activity { file_systems: vec![file_system], ..Activity::default() }),
+            second * 1_000_000_000,
+        );
+    }
+    let standings = holds.views().remove(0).standings;
+    let p99 = |name: &str| standings.iter().find(|standing| standing.name == name).unwrap().fsync_p99_seconds;
+    assert!(p99("a").is_some_and(|p99| p99 > 0.4) && p99("b").is_none(), "{standings:?}");
 }
 
 #[test]
