@@ -356,6 +356,9 @@ async fn a_device_is_measured_by_one_job_at_a_time() {
     let hasty = client.clone().with_wait(Duration::ZERO);
     let refused = hasty.device_measure("sda", &measure).await.unwrap_err();
     assert!(refused.code == Code::InUse && refused.cause.contains("calibrate device /dev/sda"), "{refused}");
+    let measuring =
+        async { while client.job_inspect(job.id).await.unwrap().step.as_deref() != Some("the small load alone") {} };
+    tokio::time::timeout(LIMIT, measuring).await.expect("the worker starts");
     client.job_cancel(job.id).await.unwrap();
     let view = ended(&daemon, job.id).await;
     assert_eq!((view.state, view.step.as_deref()), (JobState::Cancelled, Some("the small load alone")));
