@@ -109,6 +109,16 @@ pub fn server(tenant: &Name) -> CgroupPath {
     part(tenant, "server")
 }
 
+/// Whether this path, which begins with a slash, is one of a tenant's block servers' cgroups or below it.
+#[must_use]
+pub fn is_of_server(path: &str) -> bool {
+    let mut parts = path.split('/').skip(1);
+    let is_root = parts.next() == Some(ROOT);
+    let unit = parts.next().and_then(|unit| unit.strip_suffix(SUFFIX)).filter(|unit| unit.starts_with(PREFIX));
+    let server = |unit| parts.next().and_then(|part| part.strip_prefix(unit)) == Some("-server.slice");
+    is_root && unit.is_some_and(server)
+}
+
 /// The slice that version 0.1 made for a tenant, and the cgroup of its processes. `None` if that is another tenant's
 /// slice today.
 #[must_use]
@@ -129,6 +139,22 @@ mod tests {
         }
         for other in ["run-", "run-x", "run-7.scope", "bulkhead-run-7", "bulkhead-run-.scope", "container"] {
             assert_eq!(run_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn block_servers_are_told_from_the_rest_of_a_tenant_by_their_cgroups() {
+        for name in ["db", "my-db", "server", "db-server"] {
+            let tenant: Name = name.parse().expect("a valid name");
+            let server = server(&tenant);
+            assert!(is_of_server(&format!("/{server}")) && is_of_server(&format!("/{server}/p-v.service")));
+            for other in [super::tenant(&tenant), payload(&tenant), journal(&tenant)] {
+                assert!(!is_of_server(&format!("/{other}")), "{other}");
+                assert!(!is_of_server(&format!("/{other}/docker-1.scope")), "{other}");
+            }
+        }
+        for other in ["", "/", "/bulkhead.slice", "/x.slice/bulkhead-db.slice/bulkhead-db-server.slice"] {
+            assert!(!is_of_server(other), "{other}");
         }
     }
 

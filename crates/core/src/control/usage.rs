@@ -51,13 +51,14 @@ pub fn usages(
     tenants.iter().map(|(name, identity)| (name.clone(), usage(identity))).collect()
 }
 
-/// Whether two of these tenants caused journal I/O on the same file system in `seen`.
+/// Whether two of these tenants caused journal I/O on the same file system in `seen`. That of their block servers is not counted: they write
+/// to images by direct I/O, so that a capped one has no transaction open while it waits, and no commit waits for its data.
 #[must_use]
 pub fn share_a_journal(seen: &Activity, tenants: &BTreeMap<String, Identity>) -> bool {
     let keys: HashSet<(ContainerKind, &str)> = tenants.values().map(Identity::key).collect();
     let mut journals = HashSet::new();
     let theirs = seen.containers.iter().filter(|view| keys.contains(&view.identity.key()));
-    let mut caused = theirs.flat_map(|view| &view.journal).filter(|share| share.journal.total() > 0);
+    let mut caused = theirs.flat_map(|view| &view.journal).filter(|share| share.journal.total() > share.server_bytes);
     caused.any(|share| !journals.insert(share.device.as_str()))
 }
 
@@ -84,6 +85,7 @@ mod tests {
             device: device.to_owned(),
             journal: commit(bytes),
             native_bytes,
+            ..FileSystemShare::default()
         };
         let fs = |device: &str, disk: &str, bytes: u64| FileSystemView {
             device: device.to_owned(),
@@ -114,6 +116,27 @@ mod tests {
             file_systems: vec![fs("sda1", "sda", 8000), fs("sdb1", "sdb", 500)],
             ..Activity::default()
         }
+    }
+
+    #[test]
+    fn tenants_whose_servers_write_to_images_on_one_file_system_do_not_share_its_journal() {
+        let seen = |server_bytes: [u64; 2]| {
+            let view = |name: &str, server_bytes| ContainerView {
+                identity: identify(&format!("/{name}")),
+                journal: vec![FileSystemShare {
+                    device: "sda1".to_owned(),
+                    journal: commit(4096),
+                    server_bytes,
+                    ..FileSystemShare::default()
+                }],
+                ..seen().containers.remove(0)
+            };
+            Activity { containers: vec![view("a", server_bytes[0]), view("b", server_bytes[1])], ..seen() }
+        };
+        let tenants = ["a", "b"].map(|name| (name.to_owned(), identify(&format!("/{name}")))).into();
+        let is_shared = |server_bytes| share_a_journal(&seen(server_bytes), &tenants);
+        assert!(is_shared([0, 0]) && is_shared([0, 4095]));
+        assert!(!is_shared([4096, 4096]) && !is_shared([0, 4096]));
     }
 
     #[test]

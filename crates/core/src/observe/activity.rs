@@ -73,7 +73,7 @@ impl JournalBytes {
 }
 
 /// Journal bytes that a container caused on one file system.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct FileSystemShare {
     /// The file system's device, as in the list of file systems.
@@ -86,6 +86,9 @@ pub struct FileSystemShare {
     /// these already.
     #[serde(default)]
     pub native_bytes: u64,
+    /// The part of its journal bytes that its block servers caused, by writing to images.
+    #[serde(default)]
+    pub server_bytes: u64,
 }
 
 /// A container's use of a device, and its target.
@@ -163,7 +166,7 @@ impl ContainerView {
     pub(super) fn file_system(&mut self, device: &str) -> &mut FileSystemShare {
         let at = self.journal.iter().position(|share| share.device == device).unwrap_or_else(|| {
             let device = device.to_owned();
-            self.journal.push(FileSystemShare { device, journal: JournalBytes::default(), native_bytes: 0 });
+            self.journal.push(FileSystemShare { device, ..FileSystemShare::default() });
             self.journal.len() - 1
         });
         &mut self.journal[at]
@@ -284,6 +287,7 @@ impl Activity {
                 if let Some(old) = shares.get(share.device.as_str()) {
                     share.journal = share.journal.since(&old.journal);
                     share.native_bytes = share.native_bytes.saturating_sub(old.native_bytes);
+                    share.server_bytes = share.server_bytes.saturating_sub(old.server_bytes);
                 }
             }
             view.journal.retain(|share| share.journal.total() + share.native_bytes > 0);

@@ -2,7 +2,7 @@
 //!
 //! Owns: which sums belong to one container. Does not: look up names; the engine does.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::Totals;
 use super::activity::{Activity, BlameView, ContainerView, DeviceTime, FileSystemView, JournalBytes, compute_shares};
@@ -28,6 +28,8 @@ pub struct FileSystemFacts {
 pub struct Names {
     /// The owner of each cgroup.
     pub cgroups: HashMap<CgroupId, Identity>,
+    /// The cgroups of tenants' block servers.
+    pub servers: HashSet<CgroupId>,
     /// The file system on each device.
     pub file_systems: HashMap<DevNo, FileSystemFacts>,
     /// Kernel names of devices.
@@ -96,7 +98,11 @@ pub fn activity(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>, na
             *view.unattributed.get_mut(kind) += bytes;
             continue;
         };
-        container(names.cgroup(owner), &mut |view| *view.file_system(&device).journal.get_mut(kind) += bytes);
+        container(names.cgroup(owner), &mut |view| {
+            let share = view.file_system(&device);
+            *share.journal.get_mut(kind) += bytes;
+            share.server_bytes += if names.servers.contains(&owner) { *bytes } else { 0 };
+        });
     }
     for (&(writer, dev), bytes) in &totals.native_bytes {
         let device = names.file_system(dev).device;

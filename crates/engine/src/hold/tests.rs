@@ -52,7 +52,11 @@ fn seen(seconds: u64) -> Activity {
     let journal = |bytes: u64| JournalBytes { commit_bytes: bytes * seconds, ..JournalBytes::default() };
     let container = |name: &str, own: u64, caused: u64| ContainerView {
         identity: identify(&format!("/bulkhead.slice/bulkhead-{name}.slice/bulkhead-{name}-payload.slice")),
-        journal: vec![FileSystemShare { device: "dm-0".to_owned(), journal: journal(caused), native_bytes: 0 }],
+        journal: vec![FileSystemShare {
+            device: "dm-0".to_owned(),
+            journal: journal(caused),
+            ..FileSystemShare::default()
+        }],
         read_bytes: own * seconds,
         written_bytes: 0,
         device_seconds: 0.0,

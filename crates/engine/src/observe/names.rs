@@ -12,6 +12,7 @@ use bulkhead_core::observe::limits::finding;
 use bulkhead_core::observe::naming::{FileSystemFacts, Names, unnamed};
 use bulkhead_core::observe::record::{Batch, CgroupId, Record};
 use bulkhead_core::observe::shares::{Tree, Weights};
+use bulkhead_core::slices;
 use bulkhead_core::units::DevNo;
 use bulkhead_formats::servers;
 use bulkhead_sys::bpf::xfs;
@@ -43,7 +44,15 @@ pub(super) struct Namer {
 #[derive(Debug)]
 struct Known {
     identity: Identity,
+    /// Whether it is that of a tenant's block server.
+    is_server: bool,
     gone_since: Option<Instant>,
+}
+
+impl Known {
+    fn at(path: &str) -> Self {
+        Self { identity: identify(path), is_server: slices::is_of_server(path), gone_since: None }
+    }
 }
 
 /// The changes that a look-up found.
@@ -69,7 +78,7 @@ pub(super) struct Changes {
 pub(crate) fn containers(roots: &Roots) -> std::io::Result<Vec<(CgroupPath, Identity)>> {
     let mut namer = Namer::new(roots.clone());
     let all = cgroup::all_ids(roots)?;
-    namer.cgroups = all.iter().map(|(id, path)| (*id, Known { identity: identify(path), gone_since: None })).collect();
+    namer.cgroups = all.iter().map(|(id, path)| (*id, Known::at(path))).collect();
     namer.name_containers(Instant::now());
     let identity = |id: &CgroupId| Some(namer.cgroups.get(id)?.identity.clone());
     Ok(all.iter().filter_map(|(id, path)| Some((path.parse().ok()?, identity(id)?))).collect())
@@ -78,7 +87,7 @@ pub(crate) fn containers(roots: &Roots) -> std::io::Result<Vec<(CgroupPath, Iden
 impl Namer {
     pub(super) fn new(roots: Roots) -> Self {
         let identity = Identity { kind: ContainerKind::Cgroup, name: REMOVED.to_owned(), id: None, pod_uid: None };
-        let forgotten = Known { identity, gone_since: None };
+        let forgotten = Known { identity, is_server: false, gone_since: None };
         Self {
             roots,
             cgroups: HashMap::from([(FORGOTTEN, forgotten)]),
@@ -111,6 +120,7 @@ impl Namer {
     pub(super) fn names(&self) -> Names {
         Names {
             cgroups: self.cgroups.iter().map(|(id, known)| (*id, known.identity.clone())).collect(),
+            servers: self.cgroups.iter().filter(|(_, known)| known.is_server).map(|(id, _)| *id).collect(),
             file_systems: self.file_systems.iter().map(|(dev, (facts, _))| (*dev, facts.clone())).collect(),
             devices: self.devices.clone(),
         }
@@ -171,7 +181,7 @@ impl Namer {
             }
         }
         for (id, path) in &present {
-            self.cgroups.entry(*id).or_insert_with(|| Known { identity: identify(path), gone_since: None });
+            self.cgroups.entry(*id).or_insert_with(|| Known::at(path));
         }
         self.name_containers(now);
         changes.tree = Some(self.tree(seen, &present));
@@ -179,7 +189,11 @@ impl Namer {
         let living: HashMap<Identity, CgroupId> = living.collect();
         // A cgroup that was gone before it could be named.
         for id in seen {
-            self.cgroups.entry(*id).or_insert_with(|| Known { identity: unnamed(*id), gone_since: Some(now) });
+            self.cgroups.entry(*id).or_insert_with(|| Known {
+                identity: unnamed(*id),
+                is_server: false,
+                gone_since: Some(now),
+            });
         }
         let mut gone: Vec<(Instant, CgroupId)> =
             self.cgroups.iter().filter_map(|(id, known)| Some((known.gone_since?, *id))).collect();

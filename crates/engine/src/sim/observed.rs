@@ -82,7 +82,7 @@ impl Observe for Observed {
         let container =
             |identity: &Identity, journal: JournalBytes, written_bytes: u64, device_seconds: f64| ContainerView {
                 identity: identity.clone(),
-                journal: vec![FileSystemShare { device: "vda1".to_owned(), journal, native_bytes: 0 }],
+                journal: vec![FileSystemShare { device: "vda1".to_owned(), journal, ..FileSystemShare::default() }],
                 read_bytes: 0,
                 written_bytes: written_bytes * u64::from(n),
                 device_seconds: device_seconds * f64::from(n),

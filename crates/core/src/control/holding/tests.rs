@@ -85,7 +85,11 @@ impl Host {
         let journal = |bytes: u64| JournalBytes { commit_bytes: bytes * seconds, ..JournalBytes::default() };
         let container = |name: &str, caused: u64, fsync: Histogram| ContainerView {
             identity: identify(&format!("/{name}")),
-            journal: vec![FileSystemShare { device: "dm-0".to_owned(), journal: journal(caused), native_bytes: 0 }],
+            journal: vec![FileSystemShare {
+                device: "dm-0".to_owned(),
+                journal: journal(caused),
+                ..FileSystemShare::default()
+            }],
             read_bytes: seconds << 20,
             written_bytes: 0,
             device_seconds: 0.0,

@@ -1,6 +1,6 @@
 //! Tests of the activity of containers, from sums per cgroup.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::*;
 use crate::identity::identify;
@@ -25,6 +25,7 @@ fn names() -> Names {
             FileSystemFacts { device: "dm-1".into(), mount_point: Some("/srv".into()), disks: vec!["sda".into()] },
         )]),
         devices: HashMap::from([(DevNo::new(8, 0), "sda".to_owned())]),
+        ..Names::default()
     }
 }
 
@@ -64,7 +65,11 @@ fn the_cgroups_of_a_container_are_one_line() {
     assert_eq!(shown, ["db", "cgroup 9 (gone)"]);
     let db = &seen.containers[0];
     assert_eq!((db.read_bytes, db.written_bytes, db.device_seconds), (1, 7, 0.75));
-    assert_eq!(db.journal[0].native_bytes, 34);
+    assert_eq!((db.journal[0].native_bytes, db.journal[0].server_bytes), (34, 0));
+    let servers = HashSet::from([CgroupId(2)]);
+    let served = activity(&totals(), std::iter::empty(), &Names { servers, ..names() });
+    let shares = |at: usize| served.containers[at].journal.iter().map(|share| share.server_bytes).collect::<Vec<_>>();
+    assert_eq!((shares(0), shares(1)), (vec![4196], vec![0]));
     assert_eq!(db.journal_total(), JournalBytes { commit_bytes: 4096, checkpoint_bytes: 100, ..Default::default() });
     let fs = &seen.file_systems[0];
     assert_eq!((fs.device.as_str(), fs.commits, fs.journal.total(), fs.unattributed.total()), ("dm-1", 3, 4213, 7));
