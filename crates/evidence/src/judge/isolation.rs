@@ -6,7 +6,7 @@ use bulkhead_measure::report::text::{factor, number, percent, percent_exact};
 use bulkhead_measure::result::{Cell, Experiment, Spread};
 
 use super::{Case, by_disk, on_flash, percents, quotient};
-use crate::experiment::kubernetes::{ALONE, BULKHEAD, PROMISED, SHARED, STREAMS, without_promise};
+use crate::experiment::kubernetes::{ALONE, BULKHEAD, NOISY_POD, PROMISED, SHARED, without_promise};
 use crate::experiment::share_correction::{COMES_AND_GOES, READS, SIXTEEN};
 use crate::figure as f;
 
@@ -125,7 +125,7 @@ pub(crate) fn kubernetes(case: &mut Case<'_>, experiments: &[&Experiment]) {
         let alone =
             |layout: &str| experiment.cells.iter().find(|cell| cell.layout == layout && cell.neighbour == ALONE);
         let part = |layout: &str, controller: &str, name: &str| {
-            quotient(experiment.cell(layout, controller, STREAMS)?, alone(without_promise(layout))?, name)
+            quotient(experiment.cell(layout, controller, NOISY_POD)?, alone(without_promise(layout))?, name)
         };
         for (layout, controller, words) in [
             (SHARED, "none", "hostPath"),

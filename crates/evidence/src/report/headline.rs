@@ -10,7 +10,7 @@ use super::grid;
 use crate::calls::{METADATA, OTHER};
 use crate::experiment::attribution::{PLAYERS, cell_of_all};
 use crate::experiment::disk_models::published;
-use crate::experiment::kubernetes::{ALONE, BULKHEAD, SHARED, STREAMS};
+use crate::experiment::kubernetes::{ALONE, BULKHEAD, NOISY_POD, SHARED};
 use crate::experiment::launch_storm::UNBOUNDED;
 use crate::experiment::share_correction;
 use crate::figure as f;
@@ -158,7 +158,7 @@ pub(crate) fn pods(experiment: &Experiment) -> Headline {
             let cell = experiment.cells.iter().find(|cell| cell.layout == layout && cell.neighbour == neighbour);
             experiment.cell(layout, controller, neighbour).or(cell)?.figure(f::POD_FSYNC_P99_MS)
         };
-        let (alone, beside) = (p99(ALONE)?.median, p99(STREAMS)?.median);
+        let (alone, beside) = (p99(ALONE)?.median, p99(NOISY_POD)?.median);
         Some(format!("{} ms alone, {} ms beside a noisy pod", number(alone), number(beside)))
     };
     let said = |layout: &str, controller: &str| line(layout, controller).unwrap_or_else(|| "not measured".to_owned());

@@ -289,11 +289,11 @@ fn verdict_of_pods_compares_the_promised_one_with_its_volume_alone() {
     pods.name = "kubernetes-noisy-neighbour".to_owned();
     pods.cells = [
         ("shared", "none", "none", 9.0, 260.0),
-        ("shared", "none", "streams", 900.0, 13.0),
-        ("shared", "bfq", "streams", 450.0, 26.0),
+        ("shared", "none", "noisy-pod", 900.0, 13.0),
+        ("shared", "bfq", "noisy-pod", 450.0, 26.0),
         ("bulkhead", "bfq", "none", 10.0, 250.0),
-        ("bulkhead", "bfq", "streams", 15.0, 125.0),
-        ("bulkhead+promise", "bfq", "streams", 12.0, 200.0),
+        ("bulkhead", "bfq", "noisy-pod", 15.0, 125.0),
+        ("bulkhead+promise", "bfq", "noisy-pod", 12.0, 200.0),
     ]
     .map(|(layout, controller, neighbour, p99, inserts)| {
         let (layout, controller, neighbour) = (layout.to_owned(), controller.to_owned(), neighbour.to_owned());

@@ -201,6 +201,7 @@ pub fn neighbour(name: &str) -> &str {
     match name {
         "idle" => "an idle neighbour",
         "streams" => "8 buffered writers",
+        "noisy-pod" => "a pod with 4 buffered writers",
         "fsyncs" => "8 writers that fsync every 16 KiB",
         "storm" => "a storm of file creations and deletions",
         "no-fsync" => "a neighbour without fsync",
