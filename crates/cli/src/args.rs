@@ -8,6 +8,7 @@ mod daemon;
 mod demo;
 mod device;
 mod docker;
+mod doctor;
 mod hold;
 mod image;
 mod job;
@@ -28,6 +29,7 @@ pub(crate) use self::daemon::{BlockdArgs, DaemonArgs, LogFormat};
 pub(crate) use self::demo::DemoArgs;
 pub(crate) use self::device::{CalibrateArgs, DeviceCommand};
 pub(crate) use self::docker::DockerArgs;
+pub(crate) use self::doctor::DoctorArgs;
 pub(crate) use self::hold::{HoldArgs, HoldCommand, HoldStartArgs};
 pub(crate) use self::image::{ImageCommand, ImageImportArgs};
 pub(crate) use self::job::JobCommand;
@@ -126,6 +128,11 @@ pub(crate) enum Command {
     Job(JobCommand),
     /// Show facts about this host, and the daemon's findings
     Host,
+    /// Check the storage stack of this host for configuration that costs isolation, speed or data
+    ///
+    /// Reads /proc, /sys and cgroups, changes nothing and sends no I/O to any device; needs no daemon. As root it sees all processes. Exits with
+    /// 20 if the most severe finding is a warning, and with 21 if it is critical.
+    Doctor(DoctorArgs),
     /// Run the volume plugin for Docker and Podman
     ///
     /// Started by systemd when Docker or Podman uses a volume of the driver `bulkhead`. Stateless: translates the engines' requests into

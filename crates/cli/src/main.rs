@@ -16,6 +16,7 @@ mod daemon;
 mod demo;
 mod docker;
 mod docs;
+mod doctor;
 mod heatmap;
 mod hold;
 mod image;
@@ -68,6 +69,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::DockerPlugin(args) => docker::run(&args, client).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => Ok(run::run(&args, &client, output)),
         Command::Enter(args) => Ok(run::enter(args, &client, output)),
+        Command::Doctor(args) => doctor::run(&args, output),
         Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Blockd(args) => blockd::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Peers => blockd::peer_reader().map(|()| ExitCode::SUCCESS),

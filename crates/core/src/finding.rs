@@ -189,6 +189,35 @@ ids! {
     PhysicalDevicesUnknown "physical_devices_unknown" Warning
         "The physical devices below a pool are not all known. Weights may have no effect on the others.";
 
+    BarriersOff "barriers_off" Critical
+        "A file system does not flush the write cache of its disk. A power cut loses what fsync has confirmed, and can destroy the file system.";
+    FileSystemErrors "file_system_errors" Critical
+        "An ext4 file system has recorded errors. Some of its files may be damaged or lost.";
+    RaidDegraded "raid_degraded" Critical
+        "A software RAID lacks a member. The loss of another one can lose its data.";
+    DataNotOrdered "data_not_ordered" Warning
+        "An ext4 file system is mounted with `data=writeback`. After a crash, files can contain old blocks of other files.";
+    JournalNested "journal_nested" Warning
+        "A journaling file system is in an image on another one. Each of its flushes also commits the journal of the outer one, which all files there share.";
+    ImageCopiedOnWrite "image_copied_on_write" Warning
+        "An image is on a file system that writes each block to a new place. Its file becomes fragmented, and each flush writes metadata.";
+    WeightWithoutEffect "weight_without_effect" Warning
+        "Cgroups have I/O weights, and a disk has no controller that uses them. They have no effect there.";
+    BfqOnNvme "bfq_on_nvme" Warning
+        "BFQ is active on an NVMe disk. io.cost isolates fsyncs better there, and takes less processor time.";
+    IoCostWithoutModel "io_cost_without_model" Warning
+        "io.cost is enabled on a disk without a model of it. Weights divide what the kernel guesses from the disk's kind.";
+    WritebackNotAttributed "writeback_not_attributed" Warning
+        "The io controller is enabled without the memory controller. Buffered writes are charged to the root cgroup, and no weight or limit restricts them.";
+    DatabaseOnOverlay "database_on_overlay" Warning
+        "A database stores its data in a container's overlay file system. It shares the journal of the engine's directory with all containers.";
+    PartitionMisaligned "partition_misaligned" Warning
+        "A device does not begin at a physical block of its disk. Each write of a block becomes two reads and two writes.";
+    AtimeAlways "atime_always" Warning
+        "A file system records the time of each read (`strictatime`). Reads become writes, and journal commits.";
+    SpaceNotTrimmed "space_not_trimmed" Info
+        "Free space of a file system on flash or thin storage is never discarded. The device keeps copying blocks that nobody needs.";
+
     NotObserved "not_observed" Warning
         "This host cannot be observed. Journal I/O is not attributed, and shares cannot be enforced.";
     ObservationPartial "observation_partial" Warning

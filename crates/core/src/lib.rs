@@ -18,6 +18,7 @@ pub mod control;
 pub mod cow;
 pub mod devname;
 pub mod error;
+pub mod facts;
 pub mod finding;
 pub mod health;
 pub mod heat;

@@ -115,8 +115,9 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A block device's number, `major:minor` (kernel `dev_t`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A block device's number, `major:minor` (kernel `dev_t`). `0:0` is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct DevNo {
     /// Major number.
     pub major: u32,
@@ -135,6 +136,20 @@ impl DevNo {
 impl fmt::Display for DevNo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+impl From<DevNo> for String {
+    fn from(dev: DevNo) -> Self {
+        dev.to_string()
+    }
+}
+
+impl TryFrom<String> for DevNo {
+    type Error = ParseDevNoError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
     }
 }
 

@@ -9,6 +9,7 @@ mod crowd;
 mod csi;
 mod demo;
 mod docker;
+mod doctor;
 mod flush;
 mod hold;
 mod host;
@@ -101,6 +102,7 @@ pub fn all() -> Vec<&'static Case> {
         systemd::CASES,
         plain::CASES,
         docker::CASES,
+        doctor::CASES,
         csi::CASES,
         slow::CASES,
         tenants::CASES,

@@ -12,6 +12,7 @@ pub mod bpf;
 pub mod buffer;
 pub mod cgroup;
 pub mod extents;
+pub mod facts;
 pub mod file;
 pub mod fsutil;
 pub mod fsync_trace;

@@ -160,7 +160,9 @@ pub fn holder_of(roots: &Roots, path: &Path) -> Result<Holder, BlockError> {
     holder_by_dev(roots, &canonical, dev_from_raw(metadata.dev()), 0)
 }
 
-fn kind_of(device: &BlockDevice) -> LayerKind {
+/// The kind of a device.
+#[must_use]
+pub fn kind_of(device: &BlockDevice) -> LayerKind {
     if device.partition_of.is_some() { LayerKind::Partition } else { kind_by_name(&device.name) }
 }
 
