@@ -99,6 +99,7 @@ async fn continues(ctx: &Ctx, cluster: &Cluster, committed: &[u64]) -> Result<()
         ctx.machine.sh_within(&format!("udevadm settle; mount {at}"), LIMIT).await?;
     }
     cluster.start_again(ctx).await?;
+    ctx.log("Kubernetes is started again");
     for (pod, rows) in PODS.into_iter().zip(committed) {
         postgres::inserts(ctx, cluster, pod, *rows).await?;
     }
