@@ -3,7 +3,7 @@
 //! Owns: their form, which is also that of a captured file, and the way down a storage stack. Does not: read a host
 //! (`bulkhead_sys::facts`), or judge (`bulkhead_advise`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -54,25 +54,26 @@ pub struct Mount {
 }
 
 /// The kind of a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
-    /// A disk.
+    /// A disk: an I/O controller works on its queue.
     #[default]
     Disk,
     /// A partition.
     Partition,
-    /// Device mapper.
+    /// Device mapper: LVM, crypt, thin …
     Dm,
     /// Loop device.
     Loop,
     /// Software RAID.
     Md,
-    /// Served by a program.
+    /// Served by a program through ublk. Ours resolve to their image; one of another program counts as a disk, because its queue is
+    /// the last one that the kernel schedules.
     Ublk,
-    /// Served over the network.
+    /// Served over the network; counts as a disk, because its queue is local.
     Nbd,
-    /// In memory.
+    /// Memory (`zram`, `ram`): no device below it.
     Memory,
     /// bcache.
     Bcache,
@@ -223,16 +224,16 @@ impl Facts {
         self.stack(top).into_iter().filter(|device| device.is_disk()).collect()
     }
 
-    /// Mounts of file systems that are on a device or above it, each file system once, at the place with the shortest path.
+    /// The [`Self::file_systems`] on or above each device, by its name. Devices with none are left out.
     #[must_use]
-    pub fn mounts_above(&self, below: &Device) -> Vec<&Mount> {
-        self.file_systems()
-            .into_iter()
-            .filter(|mount| {
-                let top = self.device_of(mount);
-                top.is_some_and(|top| self.stack(top).iter().any(|device| device.name == below.name))
-            })
-            .collect()
+    pub fn mounts_above(&self) -> BTreeMap<&str, Vec<&Mount>> {
+        let mut above: BTreeMap<&str, Vec<&Mount>> = BTreeMap::new();
+        for mount in self.file_systems() {
+            for device in self.device_of(mount).into_iter().flat_map(|top| self.stack(top)) {
+                above.entry(device.name.as_str()).or_default().push(mount);
+            }
+        }
+        above
     }
 
     /// File systems on block devices, each once, at the place with the shortest path.
@@ -304,9 +305,9 @@ mod tests {
             mounts: vec![mount(2, "/x", "/dir"), mount(2, "/srv/data", "/"), mount(2, "/srv", "/"), mount(9, "/", "/")],
             ..Facts::default()
         };
-        let above =
-            |at: usize| facts.mounts_above(&facts.devices[at]).iter().map(|mount| &*mount.at).collect::<Vec<_>>();
-        assert_eq!((above(0), above(1)), (vec!["/srv"], vec!["/srv"]));
+        let above = facts.mounts_above();
+        let at = |device: &str| above[device].iter().map(|mount| &*mount.at).collect::<Vec<_>>();
+        assert_eq!((at("sda1"), at("sda")), (vec!["/srv"], vec!["/srv"]));
     }
 
     #[test]

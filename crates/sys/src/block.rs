@@ -26,7 +26,7 @@ pub use self::error::BlockError;
 use self::scheduler::parse_scheduler;
 pub use self::scheduler::{Scheduler, set_scheduler};
 pub use self::signature::{Signature, signatures};
-pub use self::stack::{DeadEnd, Holder, ImageOf, Layer, LayerKind, Stack, holder_of, is_physical, kind_of, stack};
+pub use self::stack::{Below, DeadEnd, Holder, ImageOf, Layer, Stack, below, holder_of, is_physical, kind_of, stack};
 pub use self::usage::{InUse, claimed, is_in_use};
 use crate::roots::Roots;
 

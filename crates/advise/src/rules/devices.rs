@@ -9,7 +9,8 @@ fn found(id: FindingId, device: &Device, evidence: impl std::fmt::Display) -> Fi
 
 /// Disks with file systems on them.
 pub(super) fn disks_in_use(facts: &Facts) -> impl Iterator<Item = &Device> {
-    facts.devices.iter().filter(|device| device.is_disk() && !facts.mounts_above(device).is_empty())
+    let above = facts.mounts_above();
+    facts.devices.iter().filter(move |device| device.is_disk() && above.contains_key(device.name.as_str()))
 }
 
 pub(super) fn raid_degraded(facts: &Facts) -> Vec<Finding> {
@@ -50,8 +51,9 @@ pub(super) fn io_cost_without_model(facts: &Facts) -> Vec<Finding> {
 }
 
 pub(super) fn misaligned(facts: &Facts) -> Vec<Finding> {
+    let above = facts.mounts_above();
     let shifted =
-        facts.devices.iter().filter(|device| device.alignment_offset != 0 && !facts.mounts_above(device).is_empty());
+        facts.devices.iter().filter(|device| device.alignment_offset != 0 && above.contains_key(device.name.as_str()));
     let finding = |device: &Device| {
         let evidence = format!(
             "it begins {} bytes from a physical block of {} bytes",

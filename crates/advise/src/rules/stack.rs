@@ -9,16 +9,15 @@ const JOURNALING: [&str; 6] = ["btrfs", "ext3", "ext4", "f2fs", "jfs", "xfs"];
 const COPY_ON_WRITE: [&str; 3] = ["bcachefs", "btrfs", "zfs"];
 
 /// Devices with an image that is written, each with the file systems above it. Those of Bulkhead's own block servers are not among them.
-fn images(facts: &Facts) -> Vec<(&Device, &Image, Vec<&Mount>)> {
-    let of = |device: &'_ Device| device.kind == DeviceKind::Loop && !device.read_only;
-    let devices = facts.devices.iter().filter(|device| of(device));
-    devices
-        .filter_map(|device| {
-            let above: Vec<&Mount> = facts.mounts_above(device).into_iter().filter(|mount| !mount.has("ro")).collect();
-            Some((device, device.image.as_ref()?, above))
-        })
-        .filter(|(.., above)| !above.is_empty())
-        .collect()
+fn images<'a>(facts: &'a Facts) -> Vec<(&'a Device, &'a Image, Vec<&'a Mount>)> {
+    let mut above = facts.mounts_above();
+    let written = facts.devices.iter().filter(|device| device.kind == DeviceKind::Loop && !device.read_only);
+    let image = |device: &'a Device| {
+        let mut above = above.remove(device.name.as_str())?;
+        above.retain(|mount| !mount.has("ro"));
+        Some((device, device.image.as_ref()?, above)).filter(|(.., above)| !above.is_empty())
+    };
+    written.filter_map(image).collect()
 }
 
 fn at(mounts: &[&Mount]) -> String {

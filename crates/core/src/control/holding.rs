@@ -166,11 +166,10 @@ impl Holding {
         let lately = Activity::clone(&now.seen).since(&before.seen);
         let can_cap = self.sharing.allows_caps(at_ns, share_a_journal(&lately, &identities));
         let fsync_rate = |fsyncs: &Histogram| interval.per_second(fsyncs.count());
-        self.strictness.record(at_ns, self.fsyncs(&lately, &now.volumes).values().map(fsync_rate));
+        self.strictness.record(at_ns, self.fsyncs(&self.hold.tenants, &lately, &now.volumes).values().map(fsync_rate));
         let usages = usages(&lately, &self.hold.device, self.hold.unit, &identities);
-        let mut fsyncs = self.fsyncs(&now.seen, &now.volumes);
-        fsyncs.retain(|name, _| self.params.fsync_p99.contains_key(name));
-        let fsync_p99 = self.latencies.p99(at_ns, fsyncs);
+        let promised = self.hold.tenants.iter().filter(|tenant| self.params.fsync_p99.contains_key(&tenant.name));
+        let fsync_p99 = self.latencies.p99(at_ns, self.fsyncs(promised, &now.seen, &now.volumes));
         let cost = interval.part(now.cost_used, before.cost_used);
         let knows_bytes = self.hold.tenants.iter().all(|tenant| tenant.bytes_before.is_some());
         let mut sample = Sample {
@@ -206,9 +205,14 @@ impl Holding {
         Some(sample)
     }
 
-    /// The latencies of each tenant's fsyncs: those on its volumes on the device, by whichever process, because a container need not run in
+    /// The latencies of the fsyncs of each of these tenants: those on its volumes on the device, by whichever process, because a container need not run in
     /// its tenant's cgroup; those of its container if it has no such volumes.
-    fn fsyncs(&self, seen: &Activity, volumes: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Histogram> {
+    fn fsyncs<'a>(
+        &self,
+        tenants: impl IntoIterator<Item = &'a HeldTenant>,
+        seen: &Activity,
+        volumes: &BTreeMap<String, Vec<String>>,
+    ) -> BTreeMap<String, Histogram> {
         let of_container = |tenant: &HeldTenant| {
             let view = seen.containers.iter().find(|view| view.identity.key() == tenant.identity.key())?;
             Some(view.fsync.clone())
@@ -225,7 +229,7 @@ impl Holding {
             let found = volumes.get(&tenant.name).and_then(of_volumes).or_else(|| of_container(tenant))?;
             Some((tenant.name.clone(), found))
         };
-        self.hold.tenants.iter().filter_map(fsyncs).collect()
+        tenants.into_iter().filter_map(fsyncs).collect()
     }
 
     /// Sets BFQ's strict tunables, or those from before, whichever suits the tenants' load.

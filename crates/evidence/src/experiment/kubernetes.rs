@@ -310,8 +310,7 @@ impl Cluster<'_> {
         Ok(dev_no(fs::metadata(&path).with_context(|| format!("cannot examine {path}"))?.dev()))
     }
 
-    /// Creates a VolumeAttributesClass with this promise: long before a claim has it, because csi-resizer looks for a class that it has not seen
-    /// only every 10 minutes.
+    /// Creates a VolumeAttributesClass with this promise.
     fn create_class(&self, p99: &str) -> Result<()> {
         let path = "/var/lib/kubernetes/promise.yaml";
         fs::write(path, promising_class(p99)).with_context(|| format!("cannot write {path}"))?;

@@ -5,36 +5,13 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use bulkhead_core::facts::DeviceKind;
 use bulkhead_core::units::DevNo;
 
 use super::{BlockDevice, BlockError, dev_from_raw, devno_of, inspect, list, name_of, related};
 use crate::loopdev;
 use crate::mount;
 use crate::roots::Roots;
-
-/// The kind of a device in a stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LayerKind {
-    /// A disk: an I/O controller works on its queue.
-    Disk,
-    /// A partition.
-    Partition,
-    /// Device mapper: LVM, crypt, thin …
-    Dm,
-    /// Loop device.
-    Loop,
-    /// Software RAID.
-    Md,
-    /// Served by a program through ublk. Ours resolve to their image; one of another program counts as a disk, because its queue is
-    /// the last one that the kernel schedules.
-    Ublk,
-    /// Served over the network; counts as a disk, because its queue is local.
-    Nbd,
-    /// Memory (`zram`, `ram`): no device below it.
-    Memory,
-    /// bcache.
-    Bcache,
-}
 
 /// One device of a stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +21,7 @@ pub struct Layer {
     /// Kernel name.
     pub name: String,
     /// Its kind.
-    pub kind: LayerKind,
+    pub kind: DeviceKind,
 }
 
 /// A branch of a stack that ends without a physical device.
@@ -98,34 +75,53 @@ pub fn stack(roots: &Roots, dev: DevNo, image_of: ImageOf<'_>) -> Result<Stack, 
             continue;
         }
         let device = inspect(roots, dev)?;
-        let kind = kind_of(&device);
-        stack.layers.push(Layer { dev, name: device.name.clone(), kind });
-        let mut below = device.slaves.clone();
-        below.extend(device.partition_of);
-        let mut reason = None;
-        match kind {
-            LayerKind::Loop => match loop_holder(roots, &device)? {
-                Holder::Devices(devices) => below.extend(devices),
-                Holder::None { reason: why } => reason = Some(why),
-            },
-            LayerKind::Ublk if below.is_empty() => match image_of(&device.name) {
-                Some(image) => match image_holder(roots, &image)? {
-                    Holder::Devices(devices) => below.extend(devices),
-                    Holder::None { reason: why } => reason = Some(why),
-                },
-                None => stack.physical.push(dev),
-            },
-            LayerKind::Memory => reason = Some("it is in memory".into()),
-            LayerKind::Dm if below.is_empty() => reason = Some("its dm table has no device below it".into()),
-            LayerKind::Md | LayerKind::Bcache if below.is_empty() => reason = Some("it has no members".into()),
-            _ if below.is_empty() => stack.physical.push(dev),
-            _ => {}
+        stack.layers.push(Layer { dev, name: device.name.clone(), kind: kind_of(&device) });
+        let below = below(roots, &device, image_of)?;
+        if below.is_last {
+            stack.physical.push(dev);
         }
-        stack.dead_ends.extend(reason.map(|reason| DeadEnd { dev, reason }));
-        todo.extend(below.into_iter().rev());
+        stack.dead_ends.extend(below.reason.map(|reason| DeadEnd { dev, reason }));
+        todo.extend(below.devices.into_iter().rev());
     }
     stack.physical.sort_unstable();
     Ok(stack)
+}
+
+/// What is directly below a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Below {
+    /// The devices.
+    pub devices: Vec<DevNo>,
+    /// Whether it is a physical device.
+    pub is_last: bool,
+    /// Why no device below it is known, although it is not a physical one.
+    pub reason: Option<String>,
+}
+
+/// What is directly below a device: see [`stack`].
+///
+/// # Errors
+/// [`BlockError::Read`] if a holder of an image, or the mount table, cannot be read.
+pub fn below(roots: &Roots, device: &BlockDevice, image_of: ImageOf<'_>) -> Result<Below, BlockError> {
+    let mut devices = device.slaves.clone();
+    devices.extend(device.partition_of);
+    let (mut is_last, mut reason) = (false, None);
+    let mut held_by = |holder: Holder| match holder {
+        Holder::Devices(holders) => devices.extend(holders),
+        Holder::None { reason: why } => reason = Some(why),
+    };
+    match kind_of(device) {
+        DeviceKind::Loop => held_by(loop_holder(roots, device)?),
+        DeviceKind::Ublk if device.slaves.is_empty() => match image_of(&device.name) {
+            Some(image) => held_by(image_holder(roots, &image)?),
+            None => is_last = true,
+        },
+        DeviceKind::Memory => reason = Some("it is in memory".into()),
+        DeviceKind::Dm if devices.is_empty() => reason = Some("its dm table has no device below it".into()),
+        DeviceKind::Md | DeviceKind::Bcache if devices.is_empty() => reason = Some("it has no members".into()),
+        _ => is_last = devices.is_empty(),
+    }
+    Ok(Below { devices, is_last, reason })
 }
 
 /// Whether the [`stack`] of a device has this device as its only physical one, without resolving it. `false` for a device that does not
@@ -138,8 +134,8 @@ pub fn is_physical(roots: &Roots, dev: DevNo, image_of: ImageOf<'_>) -> bool {
         return false;
     }
     let may_be = match kind_by_name(&name) {
-        LayerKind::Ublk => image_of(&name).is_none(),
-        kind => matches!(kind, LayerKind::Disk | LayerKind::Nbd),
+        DeviceKind::Ublk => image_of(&name).is_none(),
+        kind => matches!(kind, DeviceKind::Disk | DeviceKind::Nbd),
     };
     may_be && list(&dir.join("slaves")).is_ok_and(|below| below.is_empty())
 }
@@ -160,23 +156,23 @@ pub fn holder_of(roots: &Roots, path: &Path) -> Result<Holder, BlockError> {
     holder_by_dev(roots, &canonical, dev_from_raw(metadata.dev()), 0)
 }
 
-/// The kind of a device.
+/// The kind of a device, by its name.
 #[must_use]
-pub fn kind_of(device: &BlockDevice) -> LayerKind {
-    if device.partition_of.is_some() { LayerKind::Partition } else { kind_by_name(&device.name) }
+pub fn kind_of(device: &BlockDevice) -> DeviceKind {
+    if device.partition_of.is_some() { DeviceKind::Partition } else { kind_by_name(&device.name) }
 }
 
 /// The kind of a device that is not a partition.
-fn kind_by_name(name: &str) -> LayerKind {
+fn kind_by_name(name: &str) -> DeviceKind {
     match name {
-        _ if name.starts_with("dm-") => LayerKind::Dm,
-        _ if name.starts_with("loop") => LayerKind::Loop,
-        _ if name.starts_with("md") => LayerKind::Md,
-        _ if name.starts_with("ublkb") => LayerKind::Ublk,
-        _ if name.starts_with("nbd") => LayerKind::Nbd,
-        _ if name.starts_with("bcache") => LayerKind::Bcache,
-        _ if name.starts_with("zram") || name.starts_with("ram") || name.starts_with("pmem") => LayerKind::Memory,
-        _ => LayerKind::Disk,
+        _ if name.starts_with("dm-") => DeviceKind::Dm,
+        _ if name.starts_with("loop") => DeviceKind::Loop,
+        _ if name.starts_with("md") => DeviceKind::Md,
+        _ if name.starts_with("ublkb") => DeviceKind::Ublk,
+        _ if name.starts_with("nbd") => DeviceKind::Nbd,
+        _ if name.starts_with("bcache") => DeviceKind::Bcache,
+        _ if name.starts_with("zram") || name.starts_with("ram") || name.starts_with("pmem") => DeviceKind::Memory,
+        _ => DeviceKind::Disk,
     }
 }
 

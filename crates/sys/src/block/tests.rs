@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::symlink;
 
+use bulkhead_core::facts::DeviceKind;
+
 use super::diskstat::parse_diskstat;
 use super::*;
 
@@ -124,7 +126,7 @@ fn a_stack_ends_at_all_its_disks() {
     assert_eq!(stack.physical, [VDA, DevNo::new(254, 16)]);
     let names: Vec<_> = stack.layers.iter().map(|layer| layer.name.as_str()).collect();
     assert_eq!(names, ["dm-0", "dm-1", "dm-2", "vda1", "vda", "dm-3", "vdb"]);
-    assert_eq!((stack.layers[0].kind, stack.layers[3].kind), (LayerKind::Dm, LayerKind::Partition));
+    assert_eq!((stack.layers[0].kind, stack.layers[3].kind), (DeviceKind::Dm, DeviceKind::Partition));
     assert_eq!(stack.dead_ends, []);
 }
 
@@ -188,7 +190,7 @@ fn a_loop_device_leads_to_the_device_of_its_image() {
             fake.device("pci/block/host", &host.to_string(), true);
         }
         let stack = stack(&fake.roots, DevNo::new(7, 0), &foreign).unwrap();
-        assert_eq!((stack.layers[0].kind, stack.layers[1].dev), (LayerKind::Loop, host));
+        assert_eq!((stack.layers[0].kind, stack.layers[1].dev), (DeviceKind::Loop, host));
         assert_eq!(stack.dead_ends, []);
     }
     fake.device("virtual/block/loop1", "7:1", true);

@@ -13,7 +13,7 @@ use crate::roots::Roots;
 /// Names of servers that change to the directory of their data.
 const SERVERS: [&str; 4] = ["mariadbd", "mysqld", "postgres", "postmaster"];
 
-/// The servers; of processes with the same parent's cgroup and directory one.
+/// The servers: one process for each cgroup and directory.
 pub(super) fn read(roots: &Roots) -> Vec<Database> {
     let Ok(entries) = fs::read_dir(&roots.proc) else { return Vec::new() };
     let mut pids: Vec<u32> = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();

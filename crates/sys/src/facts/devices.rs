@@ -9,7 +9,7 @@ use bulkhead_core::identity::printable;
 use bulkhead_core::units::{Bytes, DevNo};
 
 use super::ImageOf;
-use crate::block::{self, BlockDevice, Holder, LayerKind};
+use crate::block::{self, BlockDevice};
 use crate::iocost::{self, Ctrl};
 use crate::roots::Roots;
 
@@ -38,26 +38,20 @@ fn fact_of(
         disk.map_or_else(|| directory.clone(), |disk| roots.sys.join("class/block").join(disk.replace('/', "!")));
     let queue = |file: &str| read(queue.join("queue").join(file));
     let number = |text: Option<String>| text.and_then(|text| text.parse::<u64>().ok());
-    let kind = kind(&device);
+    let kind = block::kind_of(&device);
     let path = match kind {
         DeviceKind::Loop => device.loop_backing.clone(),
         DeviceKind::Ublk => image_of(&device.name),
         _ => None,
     };
-    let mut below: Vec<DevNo> = device.slaves.clone();
-    below.extend(device.partition_of);
-    let image = path.map(|path| {
-        if let Ok(Holder::Devices(holders)) = block::holder_of(roots, &path) {
-            below.extend(holders);
-        }
-        Image {
-            fs_type: fs_type_at(&path, mounts),
-            path: printable(&path.to_string_lossy()),
-            direct: match kind {
-                DeviceKind::Ublk => Some(true),
-                _ => read(directory.join("loop/dio")).map(|text| text == "1"),
-            },
-        }
+    let below = block::below(roots, &device, &**image_of).map(|below| below.devices).unwrap_or_default();
+    let image = path.map(|path| Image {
+        fs_type: fs_type_at(&path, mounts),
+        path: printable(&path.to_string_lossy()),
+        direct: match kind {
+            DeviceKind::Ublk => Some(true),
+            _ => read(directory.join("loop/dio")).map(|text| text == "1"),
+        },
     });
     let cost = iocost::read(roots, device.dev).ok().flatten();
     Device {
@@ -79,20 +73,6 @@ fn fact_of(
         read_only: device.read_only,
         logical_block_bytes: device.logical_block_bytes,
         physical_block_bytes: device.physical_block_bytes,
-    }
-}
-
-fn kind(device: &BlockDevice) -> DeviceKind {
-    match block::kind_of(device) {
-        LayerKind::Disk => DeviceKind::Disk,
-        LayerKind::Partition => DeviceKind::Partition,
-        LayerKind::Dm => DeviceKind::Dm,
-        LayerKind::Loop => DeviceKind::Loop,
-        LayerKind::Md => DeviceKind::Md,
-        LayerKind::Ublk => DeviceKind::Ublk,
-        LayerKind::Nbd => DeviceKind::Nbd,
-        LayerKind::Memory => DeviceKind::Memory,
-        LayerKind::Bcache => DeviceKind::Bcache,
     }
 }
 
