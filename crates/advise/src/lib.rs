@@ -10,7 +10,7 @@ mod rules;
 use bulkhead_core::facts::Facts;
 use bulkhead_core::finding::{Finding, FindingId, in_order};
 
-pub use self::rules::RULES;
+pub use self::rules::rules;
 
 /// A rule: when a finding holds for a host, and why it matters.
 #[derive(Clone, Debug)]
@@ -46,13 +46,13 @@ impl Rule {
 /// The rule of a finding's id.
 #[must_use]
 pub fn rule(id: &str) -> Option<&'static Rule> {
-    RULES.iter().find(|rule| rule.id.word() == id)
+    rules().find(|rule| rule.id.word() == id)
 }
 
 /// The findings of all rules, most severe first.
 #[must_use]
 pub fn judge(facts: &Facts) -> Vec<Finding> {
-    in_order(RULES.iter().flat_map(|rule| rule.findings(facts)).collect())
+    in_order(rules().flat_map(|rule| rule.findings(facts)).collect())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use bulkhead_advise::{RULES, Rule};
+use bulkhead_advise::{Rule, rules};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::facts::{FORMAT, Facts, Unseen};
 use bulkhead_core::finding::{Finding, Severity};
@@ -109,7 +109,7 @@ fn check(facts: &Facts, output: &Output) -> Result<ExitCode, Fault> {
             "mounts: {}, devices: {}, rules: {}; critical: {}, warnings: {}, infos: {}",
             facts.mounts.len(),
             facts.devices.len(),
-            RULES.len(),
+            rules().count(),
             count(Severity::Critical),
             count(Severity::Warning),
             count(Severity::Info)
@@ -125,10 +125,10 @@ fn check(facts: &Facts, output: &Output) -> Result<ExitCode, Fault> {
 
 fn list(output: &Output) -> Result<(), Fault> {
     if output.is_json() {
-        return output.json(&RULES.iter().map(RuleView::from).collect::<Vec<_>>());
+        return output.json(&rules().map(RuleView::from).collect::<Vec<_>>());
     }
     let row = |rule: &Rule| vec![rule.id.to_string(), rule.id.severity().to_string(), rule.id.meaning().to_owned()];
-    output.lines(&table(&["rule", "severity", "meaning"], &RULES.iter().map(row).collect::<Vec<_>>()))
+    output.lines(&table(&["rule", "severity", "meaning"], &rules().map(row).collect::<Vec<_>>()))
 }
 
 fn explain(id: &str, output: &Output) -> Result<(), Fault> {

@@ -3,10 +3,16 @@
 //! Owns: their form, which is also that of a captured file, and the way down a storage stack. Does not: read a host
 //! (`bulkhead_sys::facts`), or judge (`bulkhead_advise`).
 
+mod device;
+mod host;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::device::{Device, DeviceKind, Image, Paths, ThinPool};
+pub use self::host::{Btrfs, CgroupSettings, Cgroups, ContainerLog, Database, Ext4, Runtime, Space, Swap};
 use crate::units::{Bytes, DevNo};
 
 /// The version of the form. A reader accepts older ones: a missing fact was not looked for.
@@ -26,10 +32,30 @@ pub struct Facts {
     pub devices: Vec<Device>,
     /// Mounted ext4 file systems.
     pub ext4: Vec<Ext4>,
+    /// Mounted btrfs file systems.
+    pub btrfs: Vec<Btrfs>,
+    /// The space of file systems on block devices.
+    pub spaces: Vec<Space>,
+    /// Whether the kernel is initialising inode tables of ext4 (`ext4lazyinit`).
+    pub lazy_init: bool,
+    /// Swap areas.
+    pub swaps: Vec<Swap>,
+    /// Dirty data from which on writers are throttled (`nr_dirty_threshold`); `None` if unknown.
+    pub dirty_limit: Option<Bytes>,
     /// cgroup v2; `None` where it is not mounted.
     pub cgroups: Option<Cgroups>,
+    /// Whether the io controller is cgroup v1's (`blkio`).
+    pub cgroup_v1_io: bool,
+    /// Whether the init process is systemd.
+    pub systemd: bool,
     /// Processes of databases.
     pub databases: Vec<Database>,
+    /// Container runtimes.
+    pub runtimes: Vec<Runtime>,
+    /// Logs of containers.
+    pub logs: Vec<ContainerLog>,
+    /// Whether LVM extends thin pools before they are full; `None` if that is unknown.
+    pub thin_autoextend: Option<bool>,
     /// Whether free space is trimmed periodically (`fstrim.timer` is enabled); `None` if that is unknown.
     pub trims: Option<bool>,
     /// What could not be looked at.
@@ -51,136 +77,6 @@ pub struct Mount {
     pub options: Vec<String>,
     /// Options of the file system.
     pub fs_options: Vec<String>,
-}
-
-/// The kind of a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DeviceKind {
-    /// A disk: an I/O controller works on its queue.
-    #[default]
-    Disk,
-    /// A partition.
-    Partition,
-    /// Device mapper: LVM, crypt, thin …
-    Dm,
-    /// Loop device.
-    Loop,
-    /// Software RAID.
-    Md,
-    /// Served by a program through ublk. Ours resolve to their image; one of another program counts as a disk, because its queue is
-    /// the last one that the kernel schedules.
-    Ublk,
-    /// Served over the network; counts as a disk, because its queue is local.
-    Nbd,
-    /// Memory (`zram`, `ram`): no device below it.
-    Memory,
-    /// bcache.
-    Bcache,
-}
-
-/// A block device. A partition has the queue of its disk.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Device {
-    /// Its kernel name.
-    pub name: String,
-    /// Its number.
-    pub dev: DevNo,
-    /// Its kind.
-    pub kind: DeviceKind,
-    /// Its size.
-    pub size_bytes: Bytes,
-    /// The devices directly below it, by name: members, the disk of a partition, those that hold an image.
-    pub below: Vec<String>,
-    /// The image of a loop device, or of a block server of Bulkhead's.
-    pub image: Option<Image>,
-    /// Whether the kernel treats it as a rotating disk.
-    pub rotational: bool,
-    /// Whether it refuses writes.
-    pub read_only: bool,
-    /// Its active I/O scheduler; `None` without a queue.
-    pub scheduler: Option<String>,
-    /// Whether io.cost is enabled on it.
-    pub io_cost: bool,
-    /// Whether io.cost has a model from its administrator, not the kernel's default.
-    pub io_cost_model: bool,
-    /// `queue/write_cache`: `write back` or `write through`.
-    pub write_cache: Option<String>,
-    /// Smallest addressable unit.
-    pub logical_block_bytes: u32,
-    /// Smallest unit that is written without reading.
-    pub physical_block_bytes: u32,
-    /// Distance of its begin from a physical block of the disk, bytes; negative if the alignment is unknown to the kernel.
-    pub alignment_offset: i64,
-    /// Largest discard; 0 if it has none.
-    pub discard_bytes: Bytes,
-    /// Missing members of a RAID.
-    pub missing_members: u32,
-    /// Its device-mapper name.
-    pub dm_name: Option<String>,
-}
-
-/// An image file.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Image {
-    /// Its path.
-    pub path: String,
-    /// Type of the file system that it is on, if known.
-    pub fs_type: Option<String>,
-    /// Whether it is read and written by direct I/O; `None` if unknown.
-    pub direct: Option<bool>,
-}
-
-/// An ext4 file system.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Ext4 {
-    /// Its device.
-    pub device: String,
-    /// The number of errors that it has recorded.
-    pub errors: u64,
-}
-
-/// The I/O settings of cgroup v2.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Cgroups {
-    /// Controllers that are enabled for the children of the root.
-    pub enabled: Vec<String>,
-    /// Cgroups with weights or limits of their own.
-    pub settings: Vec<CgroupSettings>,
-}
-
-/// The I/O settings of a cgroup.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct CgroupSettings {
-    /// Its path, with a slash at the begin.
-    pub path: String,
-    /// Its default `io.weight`, if that is not 100.
-    pub weight: Option<u32>,
-    /// Its default `io.bfq.weight`, if that is not 100.
-    pub bfq_weight: Option<u32>,
-    /// Devices with limits in `io.max`.
-    pub limited: Vec<DevNo>,
-}
-
-/// A process of a database.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Database {
-    /// Its process id.
-    pub pid: u32,
-    /// Its name.
-    pub name: String,
-    /// Its cgroup.
-    pub cgroup: String,
-    /// Its working directory, which is that of its data, as the process sees it.
-    pub directory: String,
-    /// Type of the file system there.
-    pub fs_type: String,
 }
 
 /// What could not be looked at.
@@ -236,6 +132,20 @@ impl Facts {
         above
     }
 
+    /// The mount that a path is on.
+    #[must_use]
+    pub fn mount_at(&self, path: &str) -> Option<&Mount> {
+        let holds = |mount: &&Mount| Path::new(path).starts_with(&mount.at);
+        // The last one in the table hides those below it.
+        self.mounts.iter().filter(holds).max_by_key(|mount| mount.at.len())
+    }
+
+    /// The disks below the file system with these files.
+    #[must_use]
+    pub fn disks_of(&self, dev: DevNo) -> Vec<&Device> {
+        self.devices.iter().find(|device| device.dev == dev).map(|top| self.disks(top)).unwrap_or_default()
+    }
+
     /// File systems on block devices, each once, at the place with the shortest path.
     #[must_use]
     pub fn file_systems(&self) -> Vec<&Mount> {
@@ -243,15 +153,6 @@ impl Facts {
         found.sort_by_key(|mount| (mount.dev, mount.root.len(), mount.at.len()));
         found.dedup_by_key(|mount| mount.dev);
         found
-    }
-}
-
-impl Device {
-    /// Whether the kernel schedules no queue below its own.
-    #[must_use]
-    pub fn is_disk(&self) -> bool {
-        let is_last = matches!(self.kind, DeviceKind::Disk | DeviceKind::Nbd | DeviceKind::Ublk);
-        is_last && self.below.is_empty() && self.image.is_none()
     }
 }
 

@@ -195,28 +195,104 @@ ids! {
         "An ext4 file system has recorded errors. Some of its files may be damaged or lost.";
     RaidDegraded "raid_degraded" Critical
         "A software RAID lacks a member. The loss of another one can lose its data.";
+    BtrfsErrors "btrfs_errors" Critical
+        "A btrfs file system has recorded I/O or checksum errors. A device is failing, or its data was damaged.";
     DataNotOrdered "data_not_ordered" Warning
         "An ext4 file system is mounted with `data=writeback`. After a crash, files can contain old blocks of other files.";
+    DataJournaled "data_journaled" Warning
+        "An ext4 file system is mounted with `data=journal`. All data is written twice, and buffered writes are charged to the root cgroup.";
+    WritesSynchronous "writes_synchronous" Warning
+        "A file system is mounted with `sync` or `dirsync`. Writes that no program waits for wait for the disk.";
+    CommitsRare "commits_rare" Info
+        "An ext4 file system commits less often than every 30 s. fsync commits more at once, and a crash loses more.";
+    JournalNotLimited "journal_not_limited" Warning
+        "Cgroups have I/O limits on a disk, and the journal of a file system there is written by the root cgroup. What they cause in it is not limited.";
+    JournalSmall "journal_small" Warning
+        "An ext4 file system has grown and its journal has not. Transactions are short, and fsync waits for checkpoints.";
+    LazyInitRunning "lazy_init_running" Info
+        "The kernel is writing inode tables of a new ext4 file system. Its I/O is charged to no container; it ends by itself.";
+    FileSystemNearlyFull "file_system_nearly_full" Warning
+        "A file system is 95 % full. When it is full, writes fail.";
+    InodesNearlyUsed "inodes_nearly_used" Warning
+        "95 % of the inodes of a file system are in use. When all are, no file can be created.";
+    ThinPoolNotExtended "thin_pool_not_extended" Warning
+        "LVM does not extend thin pools before they are full.";
     JournalNested "journal_nested" Warning
         "A journaling file system is in an image on another one. Each of its flushes also commits the journal of the outer one, which all files there share.";
     ImageCopiedOnWrite "image_copied_on_write" Warning
         "An image is on a file system that writes each block to a new place. Its file becomes fragmented, and each flush writes metadata.";
+    ImageSparse "image_sparse" Warning
+        "An image has blocks that are not allocated. First writes allocate them and commit the journal of the outer file system.";
+    ImageDeleted "image_deleted" Warning
+        "An image in use has been deleted. Its data is lost when it is detached.";
+    JournalOnZvol "journal_on_zvol" Warning
+        "A journaling file system is on a volume of ZFS. Each block is written to a journal twice, and to a new place.";
+    CopyOnWriteTwice "copy_on_write_twice" Warning
+        "A copy-on-write file system is on thin storage, which copies on write itself.";
     WeightWithoutEffect "weight_without_effect" Warning
         "Cgroups have I/O weights, and a disk has no controller that uses them. They have no effect there.";
+    WeightOfOnlyChild "weight_of_only_child" Warning
+        "A cgroup has an I/O weight and no sibling. Weights divide I/O between siblings only: it has no effect.";
     BfqOnNvme "bfq_on_nvme" Warning
         "BFQ is active on an NVMe disk. io.cost isolates fsyncs better there, and takes less processor time.";
     IoCostWithoutModel "io_cost_without_model" Warning
         "io.cost is enabled on a disk without a model of it. Weights divide what the kernel guesses from the disk's kind.";
+    TwoControllers "two_controllers" Warning
+        "Both io.cost and BFQ are enabled on a disk. Neither divides it as the weights say.";
+    SchedulerOnStack "scheduler_on_stack" Info
+        "A device over an image has an I/O scheduler. Requests are sorted twice.";
+    WriteCacheOfHardDisk "write_cache_of_hard_disk" Info
+        "A hard disk that weights divide has its write cache on. An fsync waits until what others have written is on the platter.";
+    DiskTimeouts "disk_timeouts" Warning
+        "Commands to a disk have timed out. All I/O on it waited meanwhile.";
+    RaidRebuilding "raid_rebuilding" Info
+        "A software RAID is copying or checking its members. Its I/O is charged to no container; it ends by itself.";
+    PathLost "path_lost" Warning
+        "A multipath device has lost a path. When the last one fails, its I/O waits or fails.";
     WritebackNotAttributed "writeback_not_attributed" Warning
         "The io controller is enabled without the memory controller. Buffered writes are charged to the root cgroup, and no weight or limit restricts them.";
+    WritebackNotSupported "writeback_not_supported" Warning
+        "A file system does not charge buffered writes to cgroups. No weight or limit restricts them.";
+    CgroupV1Io "cgroup_v1_io" Warning
+        "The io controller is cgroup v1's. Buffered writes and journal writes are charged to the root cgroup, and no weight or limit restricts them.";
+    SwapBesideDatabase "swap_beside_database" Warning
+        "Memory is swapped out to the disk with a database's data, and no I/O controller divides that disk.";
+    SwapAboveImage "swap_above_image" Warning
+        "Swap is on a device that needs memory to write. When memory is short, the host can stop.";
+    DirtyLimitHigh "dirty_limit_high" Info
+        "At least 1 GiB of dirty data can accumulate before writers are throttled, beside a database on a hard disk.";
     DatabaseOnOverlay "database_on_overlay" Warning
         "A database stores its data in a container's overlay file system. It shares the journal of the engine's directory with all containers.";
+    DatabaseSharesJournal "database_shares_journal" Warning
+        "A database's data is on a file system to which other containers or databases write. Its fsync waits for what they write.";
+    DatabaseCopiedOnWrite "database_copied_on_write" Warning
+        "A database's data is on a file system that writes each block to a new place. Its files become fragmented.";
+    DatabaseOnParityRaid "database_on_parity_raid" Info
+        "A database's data is on a RAID with parity. Each small write becomes two reads and two writes.";
+    ReadaheadLarge "readahead_large" Info
+        "The device of a database has a readahead of at least 2 MiB. Most of what is read in advance is not used.";
+    RuntimeBesideDatabase "runtime_beside_database" Warning
+        "A container runtime, or the kubelet, has its data on the disk of a database, and no I/O controller divides that disk.";
+    LogsBesideDatabase "logs_beside_database" Warning
+        "Docker writes logs of containers to the file system of a database. Its fsync waits for them.";
+    LogsUnlimited "logs_unlimited" Warning
+        "Docker writes logs of containers without a limit. They end when the file system is full.";
+    ImagesCopiedWhole "images_copied_whole" Warning
+        "A container runtime uses the storage driver vfs. It copies the whole image for each container.";
+    OverlayInUserSpace "overlay_in_user_space" Info
+        "A process serves the overlays of containers (fuse-overlayfs). The kernel's overlay is faster.";
+    CgroupsManagedTwice "cgroups_managed_twice" Warning
+        "A container runtime manages cgroups itself on a host whose init process is systemd. Each can undo what the other sets.";
     PartitionMisaligned "partition_misaligned" Warning
         "A device does not begin at a physical block of its disk. Each write of a block becomes two reads and two writes.";
+    BlocksSmall "blocks_small" Warning
+        "A file system has smaller blocks than its disk. Each write of one becomes a read and a write.";
     AtimeAlways "atime_always" Warning
         "A file system records the time of each read (`strictatime`). Reads become writes, and journal commits.";
     SpaceNotTrimmed "space_not_trimmed" Info
         "Free space of a file system on flash or thin storage is never discarded. The device keeps copying blocks that nobody needs.";
+    DiscardsStop "discards_stop" Info
+        "A layer of the storage stack does not pass discards on. The drive keeps copying blocks that nobody needs.";
 
     NotObserved "not_observed" Warning
         "This host cannot be observed. Journal I/O is not attributed, and shares cannot be enforced.";

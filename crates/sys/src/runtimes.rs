@@ -9,7 +9,7 @@ use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use bulkhead_core::observe::runtime;
+use bulkhead_core::observe::runtime::{self, DockerSettings};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 
 use crate::roots::Roots;
@@ -18,16 +18,62 @@ use crate::roots::Roots;
 const MAX_FILE: u64 = 1 << 20;
 /// Size limit of a list of containers; each has some 500 bytes.
 const MAX_LIST: u64 = 16 << 20;
+/// Storage drivers of containers-storage.conf(5).
+const STORAGE_DRIVERS: [&str; 4] = ["overlay", "vfs", "btrfs", "zfs"];
 /// Limit on directory entries.
 const MAX_ENTRIES: usize = 4096;
+
+/// Docker's directory, unless it is configured.
+pub const DOCKER_DATA_ROOT: &str = "/var/lib/docker";
+
+/// The settings in Docker's `daemon.json`; the defaults if there is none.
+#[must_use]
+pub fn docker_settings(roots: &Roots) -> DockerSettings {
+    let configured = read(&roots.base.join("etc/docker"), "daemon.json", MAX_FILE);
+    configured.map(|json| runtime::docker_settings(&json)).unwrap_or_default()
+}
+
+fn docker_directory(roots: &Roots) -> Option<PathBuf> {
+    absolute(roots, docker_settings(roots).data_root.as_deref().unwrap_or(DOCKER_DATA_ROOT))
+}
 
 /// Docker's `config.v2.json` for the container with this id.
 #[must_use]
 pub fn docker_config(roots: &Roots, id: &str) -> Option<Vec<u8>> {
-    let configured = read(&roots.base.join("etc/docker"), "daemon.json", MAX_FILE);
-    let data_root = configured.and_then(|json| runtime::docker_data_root(&json));
-    let data_root = absolute(roots, data_root.as_deref().unwrap_or("/var/lib/docker"))?;
-    read(&data_root.join("containers"), &format!("{}/config.v2.json", component(id)?), MAX_FILE)
+    let directory = docker_directory(roots)?.join("containers");
+    read(&directory, &format!("{}/config.v2.json", component(id)?), MAX_FILE)
+}
+
+/// The state files of a container of Docker's.
+#[derive(Clone, Debug)]
+pub struct DockerContainer {
+    /// Its directory, which also has its log.
+    pub directory: PathBuf,
+    /// `config.v2.json`.
+    pub config: Vec<u8>,
+    /// `hostconfig.json`.
+    pub host_config: Vec<u8>,
+}
+
+/// All containers of Docker's.
+#[must_use]
+pub fn docker_containers(roots: &Roots) -> Vec<DockerContainer> {
+    let Some(directory) = docker_directory(roots).map(|directory| directory.join("containers")) else {
+        return Vec::new();
+    };
+    let of = |id: String| {
+        let file = |name: &str| read(&directory, &format!("{id}/{name}"), MAX_FILE);
+        let (config, host_config) = (file("config.v2.json")?, file("hostconfig.json")?);
+        Some(DockerContainer { directory: directory.join(&id), config, host_config })
+    };
+    entries(&directory).into_iter().filter_map(of).collect()
+}
+
+/// The storage driver of the images in Docker's directory; `None` if there are none, or of several drivers.
+#[must_use]
+pub fn docker_storage_driver(roots: &Roots, data_root: &str) -> Option<String> {
+    let mut drivers = entries(&absolute(roots, data_root)?.join("image"));
+    drivers.pop().filter(|_| drivers.is_empty())
 }
 
 /// The lists of containers in the storage shared by Podman and CRI-O (`containers.json` and `volatile-containers.json`). Rootless
@@ -37,13 +83,27 @@ pub fn podman_lists(roots: &Roots) -> Vec<Vec<u8>> {
     let (graph_root, run_root) = storage_roots(roots);
     let mut lists = Vec::new();
     for base in [graph_root, run_root].into_iter().flatten() {
-        for driver in ["overlay", "vfs", "btrfs", "zfs"] {
+        for driver in STORAGE_DRIVERS {
             let directory = base.join(format!("{driver}-containers"));
             let files = ["containers.json", "volatile-containers.json"];
             lists.extend(files.into_iter().filter_map(|file| read(&directory, file, MAX_LIST)));
         }
     }
     lists
+}
+
+/// The directory of the storage shared by Podman and CRI-O, and the driver with which there are containers in it; `None` without any.
+#[must_use]
+pub fn podman_storage(roots: &Roots) -> Option<(PathBuf, &'static str)> {
+    let (graph_root, _) = storage_roots(roots);
+    let graph_root = graph_root?;
+    let driver = STORAGE_DRIVERS.into_iter().find(|driver| {
+        let containers = entries(&graph_root.join(format!("{driver}-containers")));
+        containers.iter().any(|name| !name.ends_with(".json") && !name.ends_with(".lock"))
+    })?;
+    let shown =
+        graph_root.strip_prefix(&roots.base).map_or_else(|_| graph_root.clone(), |path| Path::new("/").join(path));
+    Some((shown, driver))
 }
 
 /// The OCI specification (`config.json`) of a containerd container, in any of containerd's namespaces.

@@ -1,18 +1,78 @@
-//! Rules about mounted file systems.
+//! Rules about the options of mounted file systems.
 
-use bulkhead_core::facts::{Database, Facts, Mount};
+use bulkhead_core::facts::{Facts, Mount};
 use bulkhead_core::finding::{Finding, FindingId};
 
-fn found(id: FindingId, mount: &Mount, evidence: impl std::fmt::Display) -> Finding {
-    Finding::new(id, format!("file system {}", mount.at), evidence)
-}
+use super::{on_mount, written};
+use crate::Rule;
 
-/// File systems that are written.
-fn written(facts: &Facts) -> impl Iterator<Item = &Mount> {
-    facts.file_systems().into_iter().filter(|mount| !mount.has("ro"))
-}
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: FindingId::BarriersOff,
+        why: "The journal relies on the order in which its blocks reach the medium; without flushes the disk's cache decides.",
+        measured: None,
+        source: "kernel Documentation/filesystems/ext4/, `nobarrier`; Documentation/block/writeback_cache_control.rst",
+        find: barriers_off,
+    },
+    Rule {
+        id: FindingId::DataNotOrdered,
+        why: "Metadata is committed before the data that it refers to. The fsync of a database is not faster by it, because that writes its data first.",
+        measured: None,
+        source: "kernel Documentation/filesystems/ext4/, `data=writeback`; ext4(5)",
+        find: data_not_ordered,
+    },
+    Rule {
+        id: FindingId::DataJournaled,
+        why: "Data goes into the journal and then to its place. The mode has no delayed allocation and no direct I/O, and ext4 does not charge \
+              writeback to cgroups in it.",
+        measured: None,
+        source: "kernel Documentation/filesystems/ext4/, `data=journal`; fs/ext4/super.c: SB_I_CGROUPWB is not set",
+        find: data_journaled,
+    },
+    Rule {
+        id: FindingId::WritesSynchronous,
+        why: "Each write waits for the medium, and each change of metadata for a commit, for programs that call fsync where they need it and \
+              for all others.",
+        measured: None,
+        source: "mount(8), sync and dirsync",
+        find: writes_synchronous,
+    },
+    Rule {
+        id: FindingId::CommitsRare,
+        why: "A transaction collects the changes of all processes until its commit. The next fsync waits for all of them, and a crash loses \
+              what no fsync has committed.",
+        measured: None,
+        source: "ext4(5), commit=",
+        find: commits_rare,
+    },
+    Rule {
+        id: FindingId::AtimeAlways,
+        why: "A read of a file makes its inode dirty, and the next commit writes it.",
+        measured: None,
+        source: "mount(8), relatime and strictatime",
+        find: atime_always,
+    },
+    Rule {
+        id: FindingId::SpaceNotTrimmed,
+        why: "A drive, or a thin pool, learns only from discards which blocks are free.",
+        measured: None,
+        source: "fstrim(8); kernel Documentation/ABI/stable/sysfs-block: discard_max_bytes",
+        find: space_not_trimmed,
+    },
+    Rule {
+        id: FindingId::DiscardsStop,
+        why: "A discard of the file system ends in the layer that does not pass it on: dm-crypt does so only with `allow-discards`, a RAID only \
+              if all members can discard.",
+        measured: None,
+        source: "kernel Documentation/ABI/stable/sysfs-block: discard_max_bytes; crypttab(5), discard",
+        find: discards_stop,
+    },
+];
 
-pub(super) fn barriers_off(facts: &Facts) -> Vec<Finding> {
+/// The default interval between commits of ext4 is 5 s; from this one on they are rare.
+const RARE_COMMITS_SECONDS: u32 = 30;
+
+fn barriers_off(facts: &Facts) -> Vec<Finding> {
     let finding = |mount: &Mount| {
         let option = ["nobarrier", "barrier=0"].into_iter().find(|option| mount.has(option))?;
         let disks = facts.disks(facts.device_of(mount)?);
@@ -20,35 +80,54 @@ pub(super) fn barriers_off(facts: &Facts) -> Vec<Finding> {
         let disk = disks.into_iter().find(|disk| disk.write_cache.as_deref() != Some("write through"))?;
         let evidence = format!("it is mounted with {option}, and {} has a write cache", disk.name);
         let advice = format!("`mount -o remount,barrier {}`, and remove {option} from /etc/fstab", mount.at);
-        Some(found(FindingId::BarriersOff, mount, evidence).advise(advice))
+        Some(on_mount(FindingId::BarriersOff, mount, evidence).advise(advice))
     };
     written(facts).filter_map(finding).collect()
 }
 
-pub(super) fn file_system_errors(facts: &Facts) -> Vec<Finding> {
-    let finding = |fs: &bulkhead_core::facts::Ext4| {
-        let device = facts.device(&fs.device).filter(|_| fs.errors > 0)?;
-        let mount = facts.file_systems().into_iter().find(|mount| mount.dev == device.dev)?;
-        let evidence = format!("ext4 on {} has recorded errors: {}", fs.device, fs.errors);
-        let advice = format!(
-            "save its data, unmount it, and run `e2fsck -f /dev/{0}`; `dumpe2fs -h /dev/{0}` shows the first and the last error",
-            fs.device
-        );
-        Some(found(FindingId::FileSystemErrors, mount, evidence).advise(advice))
-    };
-    facts.ext4.iter().filter_map(finding).collect()
-}
-
-pub(super) fn data_not_ordered(facts: &Facts) -> Vec<Finding> {
+fn data_not_ordered(facts: &Facts) -> Vec<Finding> {
     let finding = |mount: &Mount| {
         let advice = "remove it from /etc/fstab (and from the defaults in the superblock: `tune2fs -o ^journal_data_writeback DEVICE`), and mount \
                       the file system again; the mode cannot be changed while it is mounted";
-        found(FindingId::DataNotOrdered, mount, "it is mounted with data=writeback").advise(advice)
+        on_mount(FindingId::DataNotOrdered, mount, "it is mounted with data=writeback").advise(advice)
     };
     written(facts).filter(|mount| mount.fs_type == "ext4" && mount.has("data=writeback")).map(finding).collect()
 }
 
-pub(super) fn atime_always(facts: &Facts) -> Vec<Finding> {
+fn data_journaled(facts: &Facts) -> Vec<Finding> {
+    let finding = |mount: &Mount| {
+        let advice = "remove it from /etc/fstab (and from the defaults in the superblock: `tune2fs -o ^journal_data DEVICE`), and mount the file \
+                      system again; the mode cannot be changed while it is mounted";
+        on_mount(FindingId::DataJournaled, mount, "it is mounted with data=journal").advise(advice)
+    };
+    written(facts).filter(|mount| mount.fs_type == "ext4" && mount.has("data=journal")).map(finding).collect()
+}
+
+fn writes_synchronous(facts: &Facts) -> Vec<Finding> {
+    let finding = |mount: &Mount| {
+        let option = ["sync", "dirsync"].into_iter().find(|option| mount.has(option))?;
+        let advice = format!(
+            "`mount -o remount,{} {}`, and remove {option} from /etc/fstab; databases call fsync themselves",
+            if option == "sync" { "async" } else { "nodirsync" },
+            mount.at
+        );
+        Some(on_mount(FindingId::WritesSynchronous, mount, format!("it is mounted with {option}")).advise(advice))
+    };
+    written(facts).filter_map(finding).collect()
+}
+
+fn commits_rare(facts: &Facts) -> Vec<Finding> {
+    let finding = |mount: &Mount| {
+        let interval = |option: &String| option.strip_prefix("commit=")?.parse::<u32>().ok();
+        let seconds = mount.fs_options.iter().find_map(interval).filter(|seconds| *seconds >= RARE_COMMITS_SECONDS)?;
+        let advice = format!("`mount -o remount,commit=5 {}`, and remove commit= from /etc/fstab", mount.at);
+        let evidence = format!("it is mounted with commit={seconds}");
+        Some(on_mount(FindingId::CommitsRare, mount, evidence).advise(advice))
+    };
+    written(facts).filter(|mount| mount.fs_type == "ext4").filter_map(finding).collect()
+}
+
+fn atime_always(facts: &Facts) -> Vec<Finding> {
     let is_concerned = |mount: &&Mount| {
         ["btrfs", "ext3", "ext4", "xfs"].contains(&mount.fs_type.as_str())
             && !mount.has("relatime")
@@ -56,12 +135,12 @@ pub(super) fn atime_always(facts: &Facts) -> Vec<Finding> {
     };
     let finding = |mount: &Mount| {
         let advice = format!("`mount -o remount,noatime {}` (or relatime), and the same in /etc/fstab", mount.at);
-        found(FindingId::AtimeAlways, mount, "it has neither relatime nor noatime").advise(advice)
+        on_mount(FindingId::AtimeAlways, mount, "it has neither relatime nor noatime").advise(advice)
     };
     written(facts).filter(is_concerned).map(finding).collect()
 }
 
-pub(super) fn space_not_trimmed(facts: &Facts) -> Vec<Finding> {
+fn space_not_trimmed(facts: &Facts) -> Vec<Finding> {
     if facts.trims != Some(false) {
         return Vec::new();
     }
@@ -72,19 +151,27 @@ pub(super) fn space_not_trimmed(facts: &Facts) -> Vec<Finding> {
         let evidence =
             format!("{} can discard; the mount has no discard option, and fstrim.timer is not enabled", device.name);
         let advice = "`systemctl enable --now fstrim.timer`";
-        (discards && !is_trimmed).then(|| found(FindingId::SpaceNotTrimmed, mount, evidence).advise(advice))
+        (discards && !is_trimmed).then(|| on_mount(FindingId::SpaceNotTrimmed, mount, evidence).advise(advice))
     };
     written(facts).filter_map(finding).collect()
 }
 
-pub(super) fn database_on_overlay(facts: &Facts) -> Vec<Finding> {
-    let finding = |database: &Database| {
-        let evidence = format!(
-            "process {} in {} has its data in {}, which is on overlay",
-            database.pid, database.cgroup, database.directory
-        );
-        let advice = "mount a volume there: `docker run --volume-driver bulkhead -v NAME:DIRECTORY`, or a volume claim in Kubernetes";
-        Finding::new(FindingId::DatabaseOnOverlay, format!("database {}", database.name), evidence).advise(advice)
+fn discards_stop(facts: &Facts) -> Vec<Finding> {
+    let finding = |mount: &Mount| {
+        let top = facts.device_of(mount)?;
+        let disks = facts.disks(top);
+        let can = |device: &bulkhead_core::facts::Device| device.discard_bytes.0 > 0 && !device.rotational;
+        // The lowest layer that cannot, although all that is below it can.
+        let lost = facts.stack(top).into_iter().rfind(|device| device.discard_bytes.0 == 0 && !device.is_disk())?;
+        let evidence = format!("{} does not pass discards on to {}", lost.name, disks.first()?.name);
+        let advice = match lost.dm_target.as_deref() {
+            Some("crypt") => {
+                "open it with `discard` in /etc/crypttab (`cryptsetup --allow-discards`), which lets others see which blocks are free"
+            }
+            _ => "the layer has to support discards; without them, leave a part of a flash drive unpartitioned",
+        };
+        (!disks.is_empty() && disks.iter().all(|disk| can(disk)))
+            .then(|| on_mount(FindingId::DiscardsStop, mount, evidence).advise(advice))
     };
-    facts.databases.iter().filter(|database| database.fs_type == "overlay").map(finding).collect()
+    written(facts).filter_map(finding).collect()
 }

@@ -26,15 +26,80 @@ pub fn docker_name(json: &[u8]) -> Option<String> {
     shown(config.name.strip_prefix('/').unwrap_or(&config.name))
 }
 
-/// The directory of Docker's state in its `daemon.json`; `None` for the default.
+/// Settings in Docker's `daemon.json`; `None` for the defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DockerSettings {
+    /// The directory of its state.
+    pub data_root: Option<String>,
+    /// Its storage driver.
+    pub storage_driver: Option<String>,
+    /// What manages cgroups: `systemd` or `cgroupfs`.
+    pub cgroup_driver: Option<String>,
+}
+
+/// The settings in Docker's `daemon.json`.
 #[must_use]
-pub fn docker_data_root(json: &[u8]) -> Option<String> {
-    #[derive(Deserialize)]
+pub fn docker_settings(json: &[u8]) -> DockerSettings {
+    #[derive(Default, Deserialize)]
+    #[serde(default, rename_all = "kebab-case")]
     struct Daemon {
-        #[serde(rename = "data-root")]
-        data_root: String,
+        data_root: Option<String>,
+        storage_driver: Option<String>,
+        exec_opts: Vec<String>,
     }
-    serde_json::from_slice::<Daemon>(json).ok().map(|daemon| daemon.data_root)
+    let Daemon { data_root, storage_driver, exec_opts } = serde_json::from_slice(json).unwrap_or_default();
+    let cgroup_driver = exec_opts.iter().find_map(|option| cgroup_driver(option)).map(str::to_owned);
+    DockerSettings { data_root, storage_driver, cgroup_driver }
+}
+
+/// The cgroup driver in an option for Docker's runtime (`native.cgroupdriver=systemd`).
+#[must_use]
+pub fn cgroup_driver(option: &str) -> Option<&str> {
+    option.strip_prefix("native.cgroupdriver=")
+}
+
+/// The log of a container of Docker's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DockerLog {
+    /// The container's name.
+    pub container: String,
+    /// The log driver.
+    pub driver: String,
+    /// Whether its size is limited.
+    pub limited: bool,
+}
+
+/// The log that Docker writes for a running container, from its `config.v2.json` and `hostconfig.json`; `None` if it writes none.
+#[must_use]
+pub fn docker_log(config: &[u8], host_config: &[u8]) -> Option<DockerLog> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Config {
+        state: State,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct State {
+        running: bool,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct HostConfig {
+        log_config: LogConfig,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct LogConfig {
+        r#type: String,
+        config: Option<HashMap<String, String>>,
+    }
+    let LogConfig { r#type: driver, config: options } =
+        serde_json::from_slice::<HostConfig>(host_config).ok()?.log_config;
+    // The driver `local` has a limit of its own.
+    let limited = driver == "local" || options.is_some_and(|options| options.contains_key("max-size"));
+    let is_running = serde_json::from_slice::<Config>(config).ok()?.state.running;
+    let writes_files = ["json-file", "local"].contains(&driver.as_str());
+    (is_running && writes_files).then_some(DockerLog { container: docker_name(config)?, driver, limited })
 }
 
 /// The names in a list of containers/storage, by id.

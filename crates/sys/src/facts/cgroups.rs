@@ -1,5 +1,6 @@
 //! The I/O settings of cgroup v2, as facts.
 
+use std::collections::HashMap;
 use std::fs;
 
 use bulkhead_core::facts::{CgroupSettings, Cgroups};
@@ -21,6 +22,10 @@ pub(super) fn read(roots: &Roots) -> Result<Option<Cgroups>, String> {
     let mut paths: Vec<String> =
         cgroup::all_ids(roots).map_err(|error| error.to_string())?.into_iter().map(|(_, path)| path).collect();
     paths.sort();
+    let mut children: HashMap<&str, u64> = HashMap::new();
+    for (parent, _) in paths.iter().filter(|path| *path != "/").filter_map(|path| path.rsplit_once('/')) {
+        *children.entry(parent).or_default() += 1;
+    }
     let of = |path: &String| {
         let read =
             |file: &str| fs::read_to_string(root.join(path.trim_start_matches('/')).join(file)).unwrap_or_default();
@@ -29,6 +34,7 @@ pub(super) fn read(roots: &Roots) -> Result<Option<Cgroups>, String> {
             weight: own_weight(&read("io.weight")),
             bfq_weight: own_weight(&read("io.bfq.weight")),
             limited: read("io.max").lines().filter_map(device_of).collect(),
+            siblings: path.rsplit_once('/').and_then(|(parent, _)| children.get(parent)).map(|count| count - 1),
         };
         let is_plain = settings.weight.is_none() && settings.bfq_weight.is_none() && settings.limited.is_empty();
         (!is_plain).then_some(settings)

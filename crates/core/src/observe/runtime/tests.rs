@@ -19,8 +19,12 @@ fn docker_and_podman_have_names() {
     for nothing in ["", "{}", "[]", r#"{"Name":"/"}"#, r#"{"Name":7}"#, r#"{"Name":" "}"#] {
         assert_eq!(docker_name(nothing.as_bytes()), None, "{nothing}");
     }
-    assert_eq!(docker_data_root(br#"{"data-root":"/mnt","debug":true}"#).as_deref(), Some("/mnt"));
-    assert_eq!(docker_data_root(b"{}"), None);
+    let settings =
+        docker_settings(br#"{"data-root":"/mnt","debug":true,"exec-opts":["a=b","native.cgroupdriver=cgroupfs"]}"#);
+    let expected = (Some("/mnt".to_owned()), None, Some("cgroupfs".to_owned()));
+    assert_eq!((settings.data_root, settings.storage_driver, settings.cgroup_driver), expected);
+    assert_eq!(docker_settings(b"{}"), DockerSettings::default());
+    assert_eq!(docker_settings(b"["), DockerSettings::default());
     let names = storage_names(PODMAN.as_bytes());
     let by_start = |start: &str| names.iter().find(|(id, _)| id.starts_with(start)).map(|(_, name)| name.as_str());
     assert_eq!([by_start("e533"), by_start("8520")], [Some("web"), Some("gone")]);
@@ -100,4 +104,21 @@ proptest! {
         let (_, _) = (spec_name(&noise), storage_setting(&noise, "graphroot"));
         prop_assert!(storage_names(&noise).is_empty());
     }
+}
+
+#[test]
+fn the_log_of_a_running_container_of_docker_is_known() {
+    let config = |running: bool| format!(r#"{{"Name":"/web","State":{{"Running":{running},"Pid":1}}}}"#).into_bytes();
+    let log = |running: bool, log_config: &str| {
+        docker_log(&config(running), format!(r#"{{"LogConfig":{log_config}}}"#).as_bytes())
+    };
+    let unlimited = DockerLog { container: "web".to_owned(), driver: "json-file".to_owned(), limited: false };
+    assert_eq!(log(true, r#"{"Type":"json-file","Config":{}}"#), Some(unlimited.clone()));
+    assert_eq!(log(true, r#"{"Type":"json-file","Config":null}"#), Some(unlimited));
+    let limited = |log: Option<DockerLog>| log.map(|log| log.limited);
+    assert_eq!(limited(log(true, r#"{"Type":"json-file","Config":{"max-size":"10m"}}"#)), Some(true));
+    assert_eq!(limited(log(true, r#"{"Type":"local","Config":{}}"#)), Some(true));
+    assert_eq!(log(true, r#"{"Type":"journald","Config":{}}"#), None);
+    assert_eq!(log(false, r#"{"Type":"json-file","Config":{}}"#), None);
+    assert_eq!(docker_log(b"{}", b"{}"), None);
 }
