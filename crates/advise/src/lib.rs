@@ -1,7 +1,7 @@
 //! The doctor's rules: from facts about a host's storage to findings.
 //!
-//! Owns: what is judged, why it matters, and where the knowledge is from. Does not: read a host (`bulkhead_sys::facts`), define findings
-//! ([`bulkhead_core::finding`], one list for all), or change anything.
+//! Owns: what is judged, why it matters, where the knowledge is from, and which changes fix what. Does not: read a host
+//! (`bulkhead_sys::facts`), define findings ([`bulkhead_core::finding`], one list for all), or make changes (`bulkhead_sys::fix`).
 
 #![forbid(unsafe_code)]
 
@@ -9,6 +9,7 @@ mod rules;
 
 use bulkhead_core::facts::Facts;
 use bulkhead_core::finding::{Finding, FindingId, in_order};
+use bulkhead_core::fix::Change;
 
 pub use self::rules::rules;
 
@@ -23,7 +24,27 @@ pub struct Rule {
     pub measured: Option<Measured>,
     /// Where the knowledge is from: documentation, or a symbol of the kernel.
     pub source: &'static str,
+    /// What fixes its findings.
+    pub fix: Fix,
     find: fn(&Facts) -> Vec<Finding>,
+}
+
+/// What fixes a finding, besides following its advice.
+#[derive(Clone, Copy, Debug)]
+pub enum Fix {
+    /// Changes of settings; none on hosts where that would not help.
+    Changes(fn(&Facts, &Finding) -> Vec<Change>),
+    /// Nothing that could be undone, for this reason.
+    None(&'static str),
+}
+
+/// The changes that fix a finding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The finding.
+    pub finding: Finding,
+    /// The changes, in this order.
+    pub changes: Vec<Change>,
 }
 
 /// A figure of this project's own.
@@ -53,6 +74,19 @@ pub fn rule(id: &str) -> Option<&'static Rule> {
 #[must_use]
 pub fn judge(facts: &Facts) -> Vec<Finding> {
     in_order(rules().flat_map(|rule| rule.findings(facts)).collect())
+}
+
+/// The changes that fix findings of this host; findings that cannot be fixed by changes are left out.
+#[must_use]
+pub fn plan(facts: &Facts, findings: &[Finding]) -> Vec<Step> {
+    let step = |finding: &Finding| {
+        let changes = match rule(finding.id.word())?.fix {
+            Fix::Changes(changes) => changes(facts, finding),
+            Fix::None(_) => return None,
+        };
+        (!changes.is_empty()).then(|| Step { finding: finding.clone(), changes })
+    };
+    findings.iter().filter_map(step).collect()
 }
 
 #[cfg(test)]

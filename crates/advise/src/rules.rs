@@ -13,6 +13,7 @@ mod space;
 
 use bulkhead_core::facts::{Device, Facts, Mount};
 use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::fix::{Change, Setting};
 
 use crate::Rule;
 
@@ -67,6 +68,25 @@ fn written(facts: &Facts) -> impl Iterator<Item = &Mount> {
 fn disks_in_use(facts: &Facts) -> impl Iterator<Item = &Device> {
     let above = facts.mounts_above();
     facts.devices.iter().filter(move |device| device.is_disk() && above.contains_key(device.name.as_str()))
+}
+
+/// The device of a finding.
+fn device_of<'a>(facts: &'a Facts, finding: &Finding) -> Option<&'a Device> {
+    facts.device(finding.object.strip_prefix("device ")?)
+}
+
+/// The mount of a finding.
+fn mount_of<'a>(facts: &'a Facts, finding: &Finding) -> Option<&'a Mount> {
+    let at = finding.object.strip_prefix("file system ")?;
+    // The last one hides those below it.
+    facts.mounts.iter().rfind(|mount| mount.at == at)
+}
+
+/// Changes the I/O scheduler of a device.
+fn change_scheduler(device: &Device, to: &str) -> Vec<Change> {
+    let Some(from) = device.scheduler.as_deref() else { return Vec::new() };
+    let setting = Setting::Scheduler { device: device.name.clone(), dev: device.dev };
+    vec![Change::new(setting, from, to)]
 }
 
 /// Whether a disk has an I/O controller that acts on weights.

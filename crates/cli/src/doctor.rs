@@ -1,6 +1,9 @@
 //! `bulkhead doctor`: checks the storage stack of this host, or of captured facts. It needs no daemon.
 //!
-//! Owns: the form of captured facts on disk, and the output. Does not: read the host (`bulkhead_sys::facts`) or judge (`bulkhead_advise`).
+//! Owns: the form of captured facts on disk, the output, and the order of fixes. Does not: read the host (`bulkhead_sys::facts`), judge or
+//! plan (`bulkhead_advise`), or change settings (`bulkhead_sys::fix`).
+
+mod fix;
 
 use std::fs;
 use std::io;
@@ -8,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use bulkhead_advise::{Rule, rules};
+use bulkhead_advise::{Fix, Rule, rules};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::facts::{FORMAT, Facts, Unseen};
 use bulkhead_core::finding::{Finding, Severity};
@@ -51,6 +54,8 @@ struct RuleView<'a> {
     /// Where that figure is from.
     evidence: Option<String>,
     source: &'a str,
+    /// Why it has no fix by changes of settings.
+    no_fix: Option<&'a str>,
 }
 
 impl<'a> From<&'a Rule> for RuleView<'a> {
@@ -63,6 +68,10 @@ impl<'a> From<&'a Rule> for RuleView<'a> {
             measured: rule.measured.map(|measured| measured.figure),
             evidence: rule.measured.map(|measured| format!("docs/EVIDENCE.md#{}", measured.section)),
             source: rule.source,
+            no_fix: match rule.fix {
+                Fix::Changes(_) => None,
+                Fix::None(reason) => Some(reason),
+            },
         }
     }
 }
@@ -78,6 +87,12 @@ pub(crate) fn run(args: &DoctorArgs, output: &Output) -> Result<ExitCode, Fault>
     }
     if let Some(id) = &args.explain {
         return explain(id, output).map(|()| ExitCode::SUCCESS);
+    }
+    if args.fix {
+        return fix::run(args.dry_run, output);
+    }
+    if args.undo {
+        return fix::undo(output);
     }
     let facts = match &args.from {
         Some(directory) => load(directory)?,
@@ -116,11 +131,15 @@ fn check(facts: &Facts, output: &Output) -> Result<ExitCode, Fault> {
         ));
         output.lines(&lines)?;
     }
-    Ok(match found.iter().map(|finding| finding.severity).max() {
+    Ok(exit_code(&found))
+}
+
+fn exit_code(found: &[Finding]) -> ExitCode {
+    match found.iter().map(|finding| finding.severity).max() {
         Some(Severity::Critical) => ExitCode::from(CRITICAL),
         Some(Severity::Warning) => ExitCode::from(WARNINGS),
         Some(Severity::Info) | None => ExitCode::SUCCESS,
-    })
+    }
 }
 
 fn list(output: &Output) -> Result<(), Fault> {
@@ -151,6 +170,7 @@ fn explain(id: &str, output: &Output) -> Result<(), Fault> {
         ("why", view.why.to_owned()),
         ("measured", measured),
         ("source", view.source.to_owned()),
+        ("fix", view.no_fix.map_or_else(|| "`bulkhead doctor --fix`".to_owned(), |reason| format!("none: {reason}"))),
     ];
     output.lines(&block(&fields, &[]))
 }

@@ -20,6 +20,7 @@ pub mod devname;
 pub mod error;
 pub mod facts;
 pub mod finding;
+pub mod fix;
 pub mod health;
 pub mod heat;
 pub mod identity;

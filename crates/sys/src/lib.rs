@@ -14,6 +14,7 @@ pub mod cgroup;
 pub mod extents;
 pub mod facts;
 pub mod file;
+pub mod fix;
 pub mod fsutil;
 pub mod fsync_trace;
 pub mod handle;

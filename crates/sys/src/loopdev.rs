@@ -10,6 +10,7 @@ mod sysfs;
 mod uapi;
 
 use std::fs;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -340,10 +341,7 @@ fn set_direct_io(roots: &Roots, image: &Path, info: LoopInfo, wanted: bool) -> R
         return Ok(info);
     }
     let node = open_node(&info.dev_path, true).or_else(|_| open_node(&info.dev_path, false))?;
-    // SAFETY: LOOP_SET_DIRECT_IO takes 0 or 1 as its argument, not a pointer (include/uapi/linux/loop.h).
-    let request = unsafe { IntegerSetter::<{ request::LOOP_SET_DIRECT_IO }>::new_usize(usize::from(wanted)) };
-    // SAFETY: `node` is a loop device node that we own, and the request is one of the loop driver's.
-    let answer = unsafe { ioctl(&node, request) };
+    let answer = request_direct_io(&node, wanted);
     let number = loop_number(&info);
     let now = match number.map(|number| self::info(roots, number)).transpose()?.flatten() {
         Some(now) => now.direct_io,
@@ -351,6 +349,22 @@ fn set_direct_io(roots: &Roots, image: &Path, info: LoopInfo, wanted: bool) -> R
     };
     let direct_io_lost = (wanted && !now).then(|| direct_io_obstacle(image, info.block_size, answer.err()));
     Ok(LoopInfo { direct_io: now, direct_io_lost, ..info })
+}
+
+/// Switches direct I/O of the loop device at a path on or off.
+///
+/// # Errors
+/// The operating system's: `EINVAL` if the image's file system does not support direct I/O, or the device's blocks are too small for it.
+pub fn switch_direct_io(device: &Path, on: bool) -> io::Result<()> {
+    let node = rustix::fs::open(device, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+    Ok(request_direct_io(&node, on)?)
+}
+
+fn request_direct_io(node: &OwnedFd, on: bool) -> Result<(), Errno> {
+    // SAFETY: LOOP_SET_DIRECT_IO takes 0 or 1 as its argument, not a pointer (include/uapi/linux/loop.h).
+    let request = unsafe { IntegerSetter::<{ request::LOOP_SET_DIRECT_IO }>::new_usize(usize::from(on)) };
+    // SAFETY: `node` is a descriptor that we own. Of a device of another driver, the request is unknown.
+    unsafe { ioctl(node, request) }
 }
 
 fn direct_io_obstacle(image: &Path, block_bytes: u32, refused: Option<Errno>) -> String {

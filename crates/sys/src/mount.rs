@@ -290,6 +290,15 @@ fn open_target(target: &Path) -> Result<OwnedFd, MountError> {
     }
 }
 
+/// Sets when a mount records times of reads: `MOUNT_ATTR_NOATIME`, `MOUNT_ATTR_STRICTATIME`, or neither for `relatime`.
+pub(crate) fn set_access_times(target: &Path, times: MountAttrFlags) -> io::Result<()> {
+    /// `MOUNT_ATTR__ATIME` of `<linux/mount.h>`: the bits of all modes.
+    const MODES: u64 = 0x70;
+    let place = open_target(target).map_err(io::Error::other)?;
+    let attr = raw::MountAttr { attr_set: u64::from(times.bits()), attr_clr: MODES, ..raw::MountAttr::default() };
+    raw::mount_setattr(place.as_fd(), 0, &attr)
+}
+
 fn attach(mount: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     move_mount(mount, "", place, "", flags)

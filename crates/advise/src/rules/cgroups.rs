@@ -2,9 +2,10 @@
 
 use bulkhead_core::facts::{CgroupSettings, Device, Facts, Mount};
 use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::fix::{Change, Setting};
 
-use super::{disks_in_use, named, on_device, on_mount, written};
-use crate::{Measured, Rule};
+use super::{change_scheduler, device_of, disks_in_use, named, on_device, on_mount, written};
+use crate::{Fix, Measured, Rule};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -15,6 +16,7 @@ pub(super) const RULES: &[Rule] = &[
             section: "fsync-probe",
         }),
         source: "kernel Documentation/admin-guide/cgroup-v2.rst, IO Interface Files; Documentation/block/bfq-iosched.rst",
+        fix: Fix::Changes(use_bfq),
         find: weight_without_effect,
     },
     Rule {
@@ -22,6 +24,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "A weight divides what the parent has among its children. An only child has all of it, with any weight.",
         measured: None,
         source: "kernel Documentation/admin-guide/cgroup-v2.rst, Weights",
+        fix: Fix::None("which cgroup is meant is the owner's decision"),
         find: weight_of_only_child,
     },
     Rule {
@@ -29,6 +32,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The kernel charges a dirty page to the memory cgroup that owns it, and finds the io cgroup from there.",
         measured: None,
         source: "kernel Documentation/admin-guide/cgroup-v2.rst, Writeback",
+        fix: Fix::Changes(enable_memory),
         find: writeback_not_attributed,
     },
     Rule {
@@ -36,6 +40,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "A file system has to tell the kernel for which cgroup it writes. ext2, ext4, XFS, btrfs and F2FS do.",
         measured: None,
         source: "kernel Documentation/admin-guide/cgroup-v2.rst, Filesystem Support for Writeback; SB_I_CGROUPWB",
+        fix: Fix::None("data has to be moved"),
         find: writeback_not_supported,
     },
     Rule {
@@ -43,9 +48,22 @@ pub(super) const RULES: &[Rule] = &[
         why: "cgroup v1 has no writeback by cgroup: its limits and weights act on reads and direct I/O only.",
         measured: None,
         source: "kernel Documentation/admin-guide/cgroup-v1/blkio-controller.rst; Documentation/admin-guide/cgroup-v2.rst, Issues with v1",
+        fix: Fix::None("the host has to be restarted"),
         find: cgroup_v1_io,
     },
 ];
+
+/// BFQ acts on its own weights without a calibration, and suits slow disks.
+fn use_bfq(facts: &Facts, finding: &Finding) -> Vec<Change> {
+    let is_for_bfq = |settings: &CgroupSettings| settings.bfq_weight.is_some() || settings.weight.is_none();
+    let all_are = facts.cgroups.as_ref().is_some_and(|cgroups| cgroups.settings.iter().all(is_for_bfq));
+    let device = device_of(facts, finding).filter(|device| all_are && device.rotational && !device.io_cost);
+    device.map(|device| change_scheduler(device, "bfq")).unwrap_or_default()
+}
+
+fn enable_memory(_: &Facts, _: &Finding) -> Vec<Change> {
+    vec![Change::new(Setting::RootController { controller: "memory".to_owned() }, "off", "on")]
+}
 
 fn weight_without_effect(facts: &Facts) -> Vec<Finding> {
     let Some(cgroups) = &facts.cgroups else { return Vec::new() };

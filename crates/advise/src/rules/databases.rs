@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use bulkhead_core::facts::{Database, Facts, Mount};
+use bulkhead_core::facts::{Database, Device, Facts, Mount};
 use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::fix::{Change, Setting};
 use bulkhead_core::units::{Bytes, DevNo};
 
-use super::{COPY_ON_WRITE, named, on_device, on_mount};
-use crate::{Measured, Rule};
+use super::{COPY_ON_WRITE, device_of, named, on_device, on_mount};
+use crate::{Fix, Measured, Rule};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -19,6 +20,7 @@ pub(super) const RULES: &[Rule] = &[
             section: "fsync-probe",
         }),
         source: "kernel Documentation/filesystems/overlayfs.rst; Docker's documentation, OverlayFS storage driver: use volumes for write-heavy workloads",
+        fix: Fix::None("data has to be moved"),
         find: database_on_overlay,
     },
     Rule {
@@ -31,6 +33,7 @@ pub(super) const RULES: &[Rule] = &[
             section: "kubernetes-noisy-neighbour",
         }),
         source: "kernel Documentation/filesystems/ext4/journal.rst; IceFS (OSDI 2014), section 2",
+        fix: Fix::None("data has to be moved"),
         find: database_shares_journal,
     },
     Rule {
@@ -39,6 +42,7 @@ pub(super) const RULES: &[Rule] = &[
               refer to them.",
         measured: None,
         source: "btrfs(5), nodatacow; chattr(1), attribute C",
+        fix: Fix::None("data has to be moved"),
         find: database_copied_on_write,
     },
     Rule {
@@ -46,6 +50,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "A write of less than a stripe reads the old data and parity, and writes both: four operations for one.",
         measured: None,
         source: "kernel Documentation/driver-api/md/raid5-cache.rst and raid5-ppl.rst",
+        fix: Fix::None("data has to be moved"),
         find: database_on_parity_raid,
     },
     Rule {
@@ -53,6 +58,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "What a database reads is seldom followed by what it reads next. The rest of the readahead is read in vain, and others wait for it.",
         measured: None,
         source: "kernel Documentation/ABI/stable/sysfs-block: read_ahead_kb; blockdev(8), --setra",
+        fix: Fix::Changes(reduce_readahead),
         find: readahead_large,
     },
 ];
@@ -98,7 +104,12 @@ fn database_shares_journal(facts: &Facts) -> Vec<Finding> {
             return None;
         }
         let names = named(here.iter().map(|database| database.name.as_str()));
-        let evidence = format!("{names} and {others} other containers write to its {}", mount.fs_type);
+        let writers = match others {
+            0 => names,
+            1 => format!("{names} and another container"),
+            _ => format!("{names} and {others} other containers"),
+        };
+        let evidence = format!("{writers} write to its {}", mount.fs_type);
         let advice = "give each database a volume with a journal of its own: `bulkhead volume create`, `docker run --volume-driver bulkhead`, or a \
                       volume claim of Bulkhead's storage class";
         Some(on_mount(FindingId::DatabaseSharesJournal, mount, evidence).advise(advice))
@@ -130,35 +141,47 @@ fn database_copied_on_write(facts: &Facts) -> Vec<Finding> {
     facts.databases.iter().filter(is_concerned).map(finding).collect()
 }
 
-/// Databases with the stack below their data.
-fn stacks(facts: &Facts) -> impl Iterator<Item = (&Database, Vec<&bulkhead_core::facts::Device>)> {
-    facts.databases.iter().filter_map(|database| {
-        let top = facts.devices.iter().find(|device| device.dev == database.dev)?;
-        Some((database, facts.stack(top)))
-    })
+/// Devices in the stacks below the data of databases that match, each once, with the names of those databases.
+fn below<'a>(facts: &'a Facts, find: impl Fn(&[&'a Device]) -> Option<&'a Device>) -> Vec<(&'a Device, String)> {
+    let mut found: BTreeMap<&str, (&Device, Vec<&str>)> = BTreeMap::new();
+    for database in &facts.databases {
+        let top = facts.devices.iter().find(|device| device.dev == database.dev);
+        if let Some(device) = top.and_then(|top| find(&facts.stack(top))) {
+            found.entry(&device.name).or_insert((device, Vec::new())).1.push(&database.name);
+        }
+    }
+    found.into_values().map(|(device, names)| (device, named(names))).collect()
 }
 
 fn database_on_parity_raid(facts: &Facts) -> Vec<Finding> {
-    let finding = |(database, stack): (&Database, Vec<&bulkhead_core::facts::Device>)| {
-        let is_parity = |device: &&bulkhead_core::facts::Device| {
-            device.raid_level.as_deref().is_some_and(|level| ["raid4", "raid5", "raid6"].contains(&level))
-        };
-        let raid = stack.into_iter().find(is_parity)?;
-        let evidence = format!("the data of {} is on it, and it is {}", database.name, raid.raid_level.as_deref()?);
-        let advice = "use RAID 1 or 10 for databases, or give it a journal device (`mdadm --add-journal`)";
-        Some(on_device(FindingId::DatabaseOnParityRaid, raid, evidence).advise(advice))
+    let is_parity = |device: &&&Device| {
+        device.raid_level.as_deref().is_some_and(|level| ["raid4", "raid5", "raid6"].contains(&level))
     };
-    stacks(facts).filter_map(finding).collect()
+    let finding = |(raid, names): (&Device, String)| {
+        let evidence =
+            format!("the data of {names} is on it, and it is {}", raid.raid_level.as_deref().unwrap_or_default());
+        let advice = "use RAID 1 or 10 for databases, or give it a journal device (`mdadm --add-journal`)";
+        on_device(FindingId::DatabaseOnParityRaid, raid, evidence).advise(advice)
+    };
+    below(facts, |stack| stack.iter().find(is_parity).copied()).into_iter().map(finding).collect()
+}
+
+fn reduce_readahead(facts: &Facts, finding: &Finding) -> Vec<Change> {
+    let change = |device: &Device| {
+        let setting = Setting::Readahead { device: device.name.clone(), dev: device.dev };
+        Some(Change::new(setting, (device.readahead_bytes?.0 / 1024).to_string(), "128"))
+    };
+    device_of(facts, finding).and_then(change).into_iter().collect()
 }
 
 fn readahead_large(facts: &Facts) -> Vec<Finding> {
-    let finding = |(database, stack): (&Database, Vec<&bulkhead_core::facts::Device>)| {
-        // The file system uses that of its own device.
-        let top = *stack.first()?;
-        let readahead = top.readahead_bytes.filter(|readahead| readahead.0 >= LARGE_READAHEAD)?;
-        let evidence = format!("its readahead is {readahead}, and the data of {} is on it", database.name);
+    // The file system uses that of its own device, the first of the stack.
+    let is_large = |device: &&&Device| device.readahead_bytes.is_some_and(|readahead| readahead.0 >= LARGE_READAHEAD);
+    let finding = |(top, names): (&Device, String)| {
+        let evidence =
+            format!("its readahead is {}, and the data of {names} is on it", top.readahead_bytes.unwrap_or_default());
         let advice = format!("`blockdev --setra 256 /dev/{}` (128 KiB), permanently by a udev rule", top.name);
-        Some(on_device(FindingId::ReadaheadLarge, top, evidence).advise(advice))
+        on_device(FindingId::ReadaheadLarge, top, evidence).advise(advice)
     };
-    stacks(facts).filter_map(finding).collect()
+    below(facts, |stack| stack.first().filter(is_large).copied()).into_iter().map(finding).collect()
 }

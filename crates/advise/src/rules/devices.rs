@@ -2,9 +2,10 @@
 
 use bulkhead_core::facts::{Device, DeviceKind, Facts, Mount};
 use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::fix::Change;
 
-use super::{disks_in_use, is_controlled, on_device, on_mount, written};
-use crate::{Measured, Rule};
+use super::{change_scheduler, device_of, disks_in_use, is_controlled, on_device, on_mount, written};
+use crate::{Fix, Measured, Rule};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -15,6 +16,7 @@ pub(super) const RULES: &[Rule] = &[
             section: "fsync-probe",
         }),
         source: "kernel Documentation/block/bfq-iosched.rst, CPU overhead",
+        fix: Fix::Changes(use_no_scheduler),
         find: bfq_on_nvme,
     },
     Rule {
@@ -23,6 +25,7 @@ pub(super) const RULES: &[Rule] = &[
               before io.cost restrains anybody.",
         measured: None,
         source: "kernel Documentation/admin-guide/cgroup-v2.rst, io.cost.model; block/blk-iocost.c, autop",
+        fix: Fix::None("a calibration needs an idle disk"),
         find: io_cost_without_model,
     },
     Rule {
@@ -31,6 +34,7 @@ pub(super) const RULES: &[Rule] = &[
               weights say.",
         measured: None,
         source: "kernel block/blk-iocost.c and block/bfq-iosched.c; Documentation/admin-guide/cgroup-v2.rst, IO Interface Files",
+        fix: Fix::Changes(keep_io_cost),
         find: two_controllers,
     },
     Rule {
@@ -38,6 +42,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "Requests are sorted and delayed twice, and the upper queue knows nothing of the disk.",
         measured: None,
         source: "kernel Documentation/block/switching-sched.rst; drivers/block/loop.c, BLK_MQ_F_NO_SCHED_BY_DEFAULT",
+        fix: Fix::Changes(use_no_scheduler),
         find: scheduler_on_stack,
     },
     Rule {
@@ -50,6 +55,7 @@ pub(super) const RULES: &[Rule] = &[
             section: "Why hard disks do not isolate with their write cache on",
         }),
         source: "hdparm(8), -W; kernel Documentation/block/writeback_cache_control.rst",
+        fix: Fix::None("it costs throughput, which is the owner's decision"),
         find: write_cache_of_hard_disk,
     },
     Rule {
@@ -58,6 +64,7 @@ pub(super) const RULES: &[Rule] = &[
               or the storage behind it is overloaded.",
         measured: None,
         source: "kernel Documentation/scsi/scsi_eh.rst; drivers/scsi/scsi_sysfs.c, iotmo_cnt",
+        fix: Fix::None("hardware has to be checked or replaced"),
         find: disk_timeouts,
     },
     Rule {
@@ -65,6 +72,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The disk can only write whole physical blocks: for parts of two it reads and writes both.",
         measured: None,
         source: "kernel Documentation/ABI/stable/sysfs-block: alignment_offset",
+        fix: Fix::None("data has to be moved"),
         find: misaligned,
     },
     Rule {
@@ -72,9 +80,19 @@ pub(super) const RULES: &[Rule] = &[
         why: "The disk can only write whole physical blocks: for a smaller one it reads a block, changes and writes it.",
         measured: None,
         source: "kernel Documentation/ABI/stable/sysfs-block: physical_block_size; mke2fs(8), -b",
+        fix: Fix::None("data has to be moved"),
         find: blocks_small,
     },
 ];
+
+fn use_no_scheduler(facts: &Facts, finding: &Finding) -> Vec<Change> {
+    device_of(facts, finding).map(|device| change_scheduler(device, "none")).unwrap_or_default()
+}
+
+fn keep_io_cost(facts: &Facts, finding: &Finding) -> Vec<Change> {
+    let scheduler = |device: &Device| if device.rotational { "mq-deadline" } else { "none" };
+    device_of(facts, finding).map(|device| change_scheduler(device, scheduler(device))).unwrap_or_default()
+}
 
 fn bfq_on_nvme(facts: &Facts) -> Vec<Finding> {
     let is_concerned = |device: &&Device| {

@@ -2,10 +2,11 @@
 
 use bulkhead_core::facts::{Device, DeviceKind, Facts, Image, Mount};
 use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::fix::{Change, Setting};
 use bulkhead_core::units::Bytes;
 
-use super::{COPY_ON_WRITE, on_device, on_mount, written};
-use crate::{Measured, Rule};
+use super::{COPY_ON_WRITE, device_of, on_device, on_mount, written};
+use crate::{Fix, Measured, Rule};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -13,6 +14,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "Both the file system in the image and the one below it keep the data in the page cache, and writes wait in both.",
         measured: None,
         source: "kernel Documentation/admin-guide/abi-testing: /sys/block/loopN/loop/dio; loop(4), LOOP_SET_DIRECT_IO",
+        fix: Fix::Changes(use_direct_io),
         find: image_cached_twice,
     },
     Rule {
@@ -24,6 +26,7 @@ pub(super) const RULES: &[Rule] = &[
             section: "volume-overhead",
         }),
         source: "Le, Huang, Wang: Understanding Performance Implications of Nested File Systems in a Virtualized Environment, FAST 2012",
+        fix: Fix::None("data has to be moved"),
         find: journal_nested,
     },
     Rule {
@@ -31,6 +34,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "Small random writes to an image, as databases make them, scatter its blocks over the disk.",
         measured: None,
         source: "btrfs(5), `nodatacow`; chattr(1), attribute C",
+        fix: Fix::None("data has to be moved"),
         find: image_copied_on_write,
     },
     Rule {
@@ -39,6 +43,7 @@ pub(super) const RULES: &[Rule] = &[
               journal. When the outer file system is full, the inner one gets I/O errors although it has free space.",
         measured: None,
         source: "fallocate(1); kernel fs/ext4/inode.c, ext4_map_blocks: an allocation joins the running transaction",
+        fix: Fix::None("an allocation cannot be undone"),
         find: image_sparse,
     },
     Rule {
@@ -46,6 +51,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The kernel keeps a deleted file only as long as it is open.",
         measured: None,
         source: "unlink(2); losetup(8)",
+        fix: Fix::None("its data has to be copied"),
         find: image_deleted,
     },
     Rule {
@@ -54,6 +60,7 @@ pub(super) const RULES: &[Rule] = &[
               ZFS intent log, and a block smaller than `volblocksize` is read, changed and written as a whole.",
         measured: None,
         source: "zfsprops(7), volblocksize, logbias, sync",
+        fix: Fix::None("data has to be moved"),
         find: journal_on_zvol,
     },
     Rule {
@@ -62,6 +69,7 @@ pub(super) const RULES: &[Rule] = &[
               discarded.",
         measured: None,
         source: "kernel Documentation/admin-guide/device-mapper/thin-provisioning.rst; btrfs(5)",
+        fix: Fix::None("data has to be moved"),
         find: copy_on_write_twice,
     },
 ];
@@ -102,6 +110,12 @@ fn image_cached_twice(facts: &Facts) -> Vec<Finding> {
         on_device(FindingId::ImageCachedTwice, device, evidence).advise(advice)
     };
     buffered.map(finding).collect()
+}
+
+fn use_direct_io(facts: &Facts, finding: &Finding) -> Vec<Change> {
+    let Some(device) = device_of(facts, finding) else { return Vec::new() };
+    let setting = Setting::DirectIo { device: device.name.clone(), dev: device.dev };
+    vec![Change::new(setting, "off", "on")]
 }
 
 fn journal_nested(facts: &Facts) -> Vec<Finding> {

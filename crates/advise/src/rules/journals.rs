@@ -5,7 +5,7 @@ use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::units::Bytes;
 
 use super::{named, on_mount, written};
-use crate::{Measured, Rule};
+use crate::{Fix, Measured, Rule};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -13,6 +13,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "ext4 records an error when it finds metadata that cannot be right. Only e2fsck can tell what is lost.",
         measured: None,
         source: "kernel Documentation/ABI/testing/sysfs-fs-ext4: errors_count",
+        fix: Fix::None("the file system has to be unmounted"),
         find: file_system_errors,
     },
     Rule {
@@ -20,6 +21,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "btrfs counts failed reads, writes and flushes, and blocks whose checksum is wrong. With redundancy it repairs what it reads.",
         measured: None,
         source: "btrfs-device(8), stats; kernel fs/btrfs/sysfs.c, error_stats",
+        fix: Fix::None("hardware has to be checked or replaced"),
         find: btrfs_errors,
     },
     Rule {
@@ -32,6 +34,7 @@ pub(super) const RULES: &[Rule] = &[
             section: "fsync-probe",
         }),
         source: "kernel fs/jbd2/journal.c, kjournald2; Documentation/admin-guide/cgroup-v2.rst, Writeback",
+        fix: Fix::None("data has to be moved"),
         find: journal_not_limited,
     },
     Rule {
@@ -42,6 +45,7 @@ pub(super) const RULES: &[Rule] = &[
         measured: None,
         source: "mke2fs(8), -J size; kernel fs/jbd2/journal.c, j_max_transaction_buffers; e2fsprogs lib/ext2fs/mkjournal.c, \
                  ext2fs_default_journal_size",
+        fix: Fix::None("the file system has to be unmounted"),
         find: journal_small,
     },
     Rule {
@@ -50,6 +54,7 @@ pub(super) const RULES: &[Rule] = &[
               what was being changed can be damaged.",
         measured: None,
         source: "mke2fs(8), has_journal; kernel fs/ext4/fsync.c, ext4_fsync_nojournal",
+        fix: Fix::None("the file system has to be unmounted"),
         find: ext4_without_journal,
     },
     Rule {
@@ -58,6 +63,7 @@ pub(super) const RULES: &[Rule] = &[
               Measurements during that time are too slow.",
         measured: None,
         source: "mke2fs(8), lazy_itable_init; kernel fs/ext4/super.c, ext4_lazyinit_thread",
+        fix: Fix::None("it ends by itself"),
         find: lazy_init_running,
     },
 ];

@@ -5,7 +5,7 @@ use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::units::Bytes;
 
 use super::{is_controlled, named};
-use crate::Rule;
+use crate::{Fix, Rule};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -14,6 +14,7 @@ pub(super) const RULES: &[Rule] = &[
               it.",
         measured: None,
         source: "proc(5), /proc/swaps; kernel mm/page_io.c",
+        fix: Fix::None("memory may not suffice without it"),
         find: swap_beside_database,
     },
     Rule {
@@ -21,6 +22,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "To free memory the kernel has to write to it, for which the layers below need memory: a host that swaps can stop.",
         measured: None,
         source: "kernel Documentation/core-api/memory-allocation.rst, PF_MEMALLOC; drivers/block/loop.c, zvol and swap: OpenZFS FAQ",
+        fix: Fix::None("memory may not suffice without it"),
         find: swap_above_image,
     },
     Rule {
@@ -28,6 +30,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "So much can wait to be written when a database calls fsync, and when the drive or a shared journal makes it wait for all of it.",
         measured: None,
         source: "kernel Documentation/admin-guide/sysctl/vm.rst, dirty_ratio and dirty_bytes",
+        fix: Fix::None("it concerns all programs of the host"),
         find: dirty_limit_high,
     },
 ];

@@ -2,9 +2,10 @@
 
 use bulkhead_core::facts::{Facts, Mount};
 use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::fix::{Change, Setting};
 
-use super::{on_mount, written};
-use crate::Rule;
+use super::{mount_of, on_mount, written};
+use crate::{Fix, Rule};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -12,6 +13,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The journal relies on the order in which its blocks reach the medium; without flushes the disk's cache decides.",
         measured: None,
         source: "kernel Documentation/filesystems/ext4/, `nobarrier`; Documentation/block/writeback_cache_control.rst",
+        fix: Fix::Changes(enable_barriers),
         find: barriers_off,
     },
     Rule {
@@ -19,6 +21,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "Metadata is committed before the data that it refers to. The fsync of a database is not faster by it, because that writes its data first.",
         measured: None,
         source: "kernel Documentation/filesystems/ext4/, `data=writeback`; ext4(5)",
+        fix: Fix::None("the file system has to be unmounted"),
         find: data_not_ordered,
     },
     Rule {
@@ -27,6 +30,7 @@ pub(super) const RULES: &[Rule] = &[
               writeback to cgroups in it.",
         measured: None,
         source: "kernel Documentation/filesystems/ext4/, `data=journal`; fs/ext4/super.c: SB_I_CGROUPWB is not set",
+        fix: Fix::None("the file system has to be unmounted"),
         find: data_journaled,
     },
     Rule {
@@ -35,6 +39,7 @@ pub(super) const RULES: &[Rule] = &[
               for all others.",
         measured: None,
         source: "mount(8), sync and dirsync",
+        fix: Fix::Changes(write_asynchronously),
         find: writes_synchronous,
     },
     Rule {
@@ -43,6 +48,7 @@ pub(super) const RULES: &[Rule] = &[
               what no fsync has committed.",
         measured: None,
         source: "ext4(5), commit=",
+        fix: Fix::Changes(commit_more_often),
         find: commits_rare,
     },
     Rule {
@@ -50,6 +56,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "A read of a file makes its inode dirty, and the next commit writes it.",
         measured: None,
         source: "mount(8), relatime and strictatime",
+        fix: Fix::Changes(use_relatime),
         find: atime_always,
     },
     Rule {
@@ -57,6 +64,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "A drive, or a thin pool, learns only from discards which blocks are free.",
         measured: None,
         source: "fstrim(8); kernel Documentation/ABI/stable/sysfs-block: discard_max_bytes",
+        fix: Fix::Changes(start_fstrim),
         find: space_not_trimmed,
     },
     Rule {
@@ -65,12 +73,46 @@ pub(super) const RULES: &[Rule] = &[
               if all members can discard.",
         measured: None,
         source: "kernel Documentation/ABI/stable/sysfs-block: discard_max_bytes; crypttab(5), discard",
+        fix: Fix::None("it is a property of the layer"),
         find: discards_stop,
     },
 ];
 
 /// The default interval between commits of ext4 is 5 s; from this one on they are rare.
 const RARE_COMMITS_SECONDS: u32 = 30;
+
+/// Changes an option of the file system of a finding.
+fn change_option(facts: &Facts, finding: &Finding, from: &str, to: &str) -> Vec<Change> {
+    let Some(mount) = mount_of(facts, finding) else { return Vec::new() };
+    let setting = Setting::FileSystemOption { at: mount.at.clone(), dev: mount.dev };
+    vec![Change::new(setting, from, to)]
+}
+
+fn enable_barriers(facts: &Facts, finding: &Finding) -> Vec<Change> {
+    change_option(facts, finding, "nobarrier", "barrier")
+}
+
+fn write_asynchronously(facts: &Facts, finding: &Finding) -> Vec<Change> {
+    // The kernel cannot change dirsync while a file system is mounted.
+    let is_sync = mount_of(facts, finding).is_some_and(|mount| mount.has("sync") && !mount.has("dirsync"));
+    if is_sync { change_option(facts, finding, "sync", "async") } else { Vec::new() }
+}
+
+fn commit_more_often(facts: &Facts, finding: &Finding) -> Vec<Change> {
+    let option =
+        mount_of(facts, finding).and_then(|mount| mount.fs_options.iter().find(|option| option.starts_with("commit=")));
+    option.map(|option| change_option(facts, finding, option, "commit=5")).unwrap_or_default()
+}
+
+fn use_relatime(facts: &Facts, finding: &Finding) -> Vec<Change> {
+    let Some(mount) = mount_of(facts, finding) else { return Vec::new() };
+    let setting = Setting::AccessTimes { at: mount.at.clone(), dev: mount.dev };
+    vec![Change::new(setting, "strictatime", "relatime")]
+}
+
+fn start_fstrim(_: &Facts, _: &Finding) -> Vec<Change> {
+    vec![Change::new(Setting::Timer { unit: "fstrim.timer".to_owned() }, "disabled", "enabled")]
+}
 
 fn barriers_off(facts: &Facts) -> Vec<Finding> {
     let finding = |mount: &Mount| {
@@ -106,11 +148,14 @@ fn data_journaled(facts: &Facts) -> Vec<Finding> {
 fn writes_synchronous(facts: &Facts) -> Vec<Finding> {
     let finding = |mount: &Mount| {
         let option = ["sync", "dirsync"].into_iter().find(|option| mount.has(option))?;
-        let advice = format!(
-            "`mount -o remount,{} {}`, and remove {option} from /etc/fstab; databases call fsync themselves",
-            if option == "sync" { "async" } else { "nodirsync" },
-            mount.at
-        );
+        let advice = match option {
+            "sync" => format!(
+                "`mount -o remount,async {}`, and remove sync from /etc/fstab; databases call fsync themselves",
+                mount.at
+            ),
+            _ => "remove dirsync from /etc/fstab, and mount it again: it cannot be changed while it is mounted"
+                .to_owned(),
+        };
         Some(on_mount(FindingId::WritesSynchronous, mount, format!("it is mounted with {option}")).advise(advice))
     };
     written(facts).filter_map(finding).collect()

@@ -4,7 +4,7 @@ use bulkhead_core::facts::{Device, Facts};
 use bulkhead_core::finding::{Finding, FindingId};
 
 use super::on_device;
-use crate::Rule;
+use crate::{Fix, Rule};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -12,6 +12,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "Redundancy is gone, and reads of a missing member are computed from all others.",
         measured: None,
         source: "kernel Documentation/admin-guide/md.rst: degraded",
+        fix: Fix::None("hardware has to be checked or replaced"),
         find: raid_degraded,
     },
     Rule {
@@ -19,6 +20,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The kernel's own I/O on the members is charged to no container, and has a minimum speed also beside theirs.",
         measured: None,
         source: "kernel Documentation/admin-guide/md.rst: sync_action, sync_speed_min",
+        fix: Fix::None("it ends by itself"),
         find: raid_rebuilding,
     },
     Rule {
@@ -26,6 +28,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The others carry its I/O. When the last one fails, all I/O waits or fails.",
         measured: None,
         source: "kernel Documentation/admin-guide/device-mapper/dm-queue-length.rst, Status; multipath(8)",
+        fix: Fix::None("hardware has to be checked or replaced"),
         find: path_lost,
     },
 ];

@@ -4,7 +4,7 @@ use bulkhead_core::facts::{ContainerLog, Database, Facts, Mount, Runtime};
 use bulkhead_core::finding::{Finding, FindingId};
 
 use super::{is_controlled, named};
-use crate::Rule;
+use crate::{Fix, Rule};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -12,6 +12,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "Docker's default is one file for each container, without a limit. It ends when the file system is full, for all that use it.",
         measured: None,
         source: "Docker's documentation, JSON File logging driver: max-size",
+        fix: Fix::None("containers have to be created again"),
         find: logs_unlimited,
     },
     Rule {
@@ -19,6 +20,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "Each line that a container prints is appended to a file, and the database's fsync waits for what has been appended.",
         measured: None,
         source: "Docker's documentation, Configure logging drivers; kernel Documentation/filesystems/ext4/, data=ordered",
+        fix: Fix::None("containers have to be created again"),
         find: logs_beside_database,
     },
     Rule {
@@ -27,6 +29,7 @@ pub(super) const RULES: &[Rule] = &[
               takes it.",
         measured: None,
         source: "etcd's documentation, Hardware recommendations: Disks; Docker's documentation, data-root",
+        fix: Fix::None("a controller needs a calibration, on an idle disk"),
         find: runtime_beside_database,
     },
     Rule {
@@ -34,6 +37,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The storage driver vfs has no layers: it copies all files of the image for each container, in space and in I/O.",
         measured: None,
         source: "Docker's documentation, VFS storage driver; containers-storage.conf(5), driver",
+        fix: Fix::None("containers have to be created again"),
         find: images_copied_whole,
     },
     Rule {
@@ -41,6 +45,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "Each operation on a file goes through a process, also those on data. The kernel's overlayfs works without root since 5.11.",
         measured: None,
         source: "containers-storage.conf(5), mount_program; kernel Documentation/filesystems/overlayfs.rst, userxattr",
+        fix: Fix::None("containers have to be created again"),
         find: overlay_in_user_space,
     },
     Rule {
@@ -49,6 +54,7 @@ pub(super) const RULES: &[Rule] = &[
               containers.",
         measured: None,
         source: "systemd's documentation, CGROUP_DELEGATION.md; Kubernetes' documentation, Container Runtimes: cgroup drivers",
+        fix: Fix::None("runtimes and their containers have to be restarted"),
         find: cgroups_managed_twice,
     },
 ];

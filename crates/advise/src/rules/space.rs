@@ -4,7 +4,7 @@ use bulkhead_core::facts::{Device, Facts, Mount, Space, ThinPool};
 use bulkhead_core::finding::{Finding, FindingId};
 
 use super::{on_mount, written};
-use crate::Rule;
+use crate::{Fix, Rule};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -12,6 +12,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The allocator finds only small free pieces, so that new files are fragmented; then writes fail, for every container there.",
         measured: None,
         source: "statvfs(3); kernel fs/ext4/mballoc.c, ext4_mb_regular_allocator",
+        fix: Fix::None("what to remove is the owner's decision"),
         find: file_system_nearly_full,
     },
     Rule {
@@ -19,6 +20,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The number of inodes of ext4 is fixed when it is created. Without a free one no file can be created, whatever space is free.",
         measured: None,
         source: "mke2fs(8), -i and -N; statvfs(3)",
+        fix: Fix::None("what to remove is the owner's decision"),
         find: inodes_nearly_used,
     },
     Rule {
@@ -27,6 +29,7 @@ pub(super) const RULES: &[Rule] = &[
               file systems above report I/O errors.",
         measured: None,
         source: "lvmthin(7); kernel Documentation/admin-guide/device-mapper/thin-provisioning.rst",
+        fix: Fix::None("what to remove is the owner's decision"),
         find: pool_nearly_full,
     },
     Rule {
@@ -34,6 +37,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "Snapshots and small random writes need metadata. When its space is used up, the pool refuses all changes.",
         measured: None,
         source: "lvmthin(7), Metadata space exhaustion",
+        fix: Fix::None("what space it gets is the owner's decision"),
         find: pool_metadata_nearly_full,
     },
     Rule {
@@ -41,6 +45,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The kernel has stopped changing the pool, to protect its metadata.",
         measured: None,
         source: "kernel Documentation/admin-guide/device-mapper/thin-provisioning.rst, Status",
+        fix: Fix::None("its volumes have to be unmounted"),
         find: pool_unhealthy,
     },
     Rule {
@@ -48,6 +53,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "LVM's monitor can give a pool more of the volume group in time. Its default is not to.",
         measured: None,
         source: "lvmthin(7), Automatically extend thin pool; lvm.conf(5), thin_pool_autoextend_threshold",
+        fix: Fix::None("how far it may grow is the owner's decision"),
         find: thin_pool_not_extended,
     },
 ];

@@ -358,9 +358,7 @@ const FAULTS: &[Fault] = &[
                 facts.mounts.push(mount(DevNo::new(0, 40), "overlay", &at, &options));
             }
         },
-        found: &[
-            "warning[database_shares_journal]: file system /srv: postgres and 1 other containers write to its xfs",
-        ],
+        found: &["warning[database_shares_journal]: file system /srv: postgres and another container write to its xfs"],
         // The one that is left is the database's own.
         mend: |facts| drop(facts.mounts.pop()),
     },
@@ -462,4 +460,46 @@ fn each_rule_has_a_fault() {
     let id = |found: &str| found.split(['[', ']']).nth(1).unwrap().to_owned();
     let of_faults: Vec<String> = FAULTS.iter().flat_map(|fault| fault.found).map(|found| id(found)).collect();
     assert_eq!(of_rules, of_faults);
+}
+
+#[test]
+fn faults_of_settings_have_fixes() {
+    let planned: Vec<String> = FAULTS
+        .iter()
+        .flat_map(|fault| {
+            let mut facts = host();
+            (fault.make)(&mut facts);
+            plan(&facts, &judge(&facts))
+        })
+        .flat_map(|step| step.changes.into_iter().map(move |change| format!("{}: {change}", step.finding.id)))
+        .collect();
+    assert_eq!(
+        planned,
+        [
+            "image_cached_twice: device loop0: direct I/O: off -> on",
+            "barriers_off: file system /: option: nobarrier -> barrier",
+            "writes_synchronous: file system /srv: option: sync -> async",
+            "commits_rare: file system /: option: commit=300 -> commit=5",
+            "atime_always: mount /srv: times of reads: strictatime -> relatime",
+            "space_not_trimmed: unit fstrim.timer: disabled -> enabled",
+            "bfq_on_nvme: device nvme0n1: I/O scheduler: bfq -> none",
+            "two_controllers: device sda: I/O scheduler: bfq -> none",
+            "scheduler_on_stack: device loop0: I/O scheduler: mq-deadline -> none",
+            "writeback_not_attributed: root cgroup: controller memory: off -> on",
+            "readahead_large: device nvme0n1: readahead in KiB: 4096 -> 128",
+        ]
+    );
+}
+
+#[test]
+fn bfq_is_chosen_for_hard_disks_with_its_weights() {
+    let fixes = |rotational: bool, weight: Option<u32>, bfq_weight: Option<u32>| {
+        let mut facts = host();
+        device(&mut facts, "sda").rotational = rotational;
+        weigh(&mut facts, weight, bfq_weight);
+        let on_sda = |step: &Step| step.finding.object == "device sda";
+        plan(&facts, &judge(&facts)).into_iter().filter(on_sda).flat_map(|step| step.changes).count()
+    };
+    assert_eq!([fixes(true, Some(300), Some(300)), fixes(true, None, Some(300))], [1, 1]);
+    assert_eq!([fixes(false, Some(300), Some(300)), fixes(true, Some(300), None)], [0, 0]);
 }

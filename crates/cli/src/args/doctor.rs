@@ -19,4 +19,14 @@ pub(crate) struct DoctorArgs {
     /// List all rules
     #[arg(long, conflicts_with_all = ["from", "capture", "explain"])]
     pub(crate) list_rules: bool,
+    /// Fix what changes of settings can fix: shows each change, and verifies that the finding is gone. Concerns no data; all changes are
+    /// recorded, and taken back if one fails
+    #[arg(long, conflicts_with_all = ["from", "capture", "explain", "list_rules"])]
+    pub(crate) fix: bool,
+    /// With --fix: show what would be changed, without changing anything
+    #[arg(long, requires = "fix")]
+    pub(crate) dry_run: bool,
+    /// Take back all changes of --fix that nobody has changed since
+    #[arg(long, conflicts_with_all = ["from", "capture", "explain", "list_rules", "fix"])]
+    pub(crate) undo: bool,
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use self::faults::{FAULTS, FIX_TOGETHER, Fault, MAKE_TOGETHER, TOGETHER};
+use self::faults::{FAULTS, FIX_TOGETHER, FIXED, Fault, MAKE_TOGETHER, TOGETHER};
 use super::host::PROFILE;
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
@@ -17,7 +17,7 @@ use crate::protocol::ExitStatus;
 pub(super) const CASES: &[Case] = &[Case {
     name: "doctor_faults",
     about: "faults of a storage stack are made one after another; `bulkhead doctor` finds each, and no longer once it is fixed; \
-            17 at once are all found; on a host with 2000 mounts it takes less than 5 s and 100 MB",
+            18 at once are all found, `--fix` fixes 8 of them, and `--undo` undoes that; on a host with 2000 mounts it takes less than 5 s and 100 MB",
     kernels: &[Kernel::V6_12],
     profile: PROFILE,
     limit: Duration::from_secs(600),
@@ -28,11 +28,11 @@ async fn faults(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let disk = ctx.machine.disk(0).await?;
     let prepare = format!(
-        "mkdir -p /srv/d /srv/i; mkfs.ext4 -q -b 4096 {disk}; mount {disk} /srv/d; truncate -s 200M /srv/d/image; \
+        "mkdir -p /srv/d /srv/i; mkfs.ext4 -q -b 4096 -E lazy_itable_init=0 {disk}; mount {disk} /srv/d; truncate -s 200M /srv/d/image; \
          losetup --find --show --sector-size 4096 --direct-io=on /srv/d/image"
     );
     let device = ctx.machine.sh(&prepare).await?.trim().to_owned();
-    ctx.machine.sh(&format!("mkfs.ext4 -q {device}; mount {device} /srv/i")).await?;
+    ctx.machine.sh(&format!("mkfs.ext4 -q -E lazy_itable_init=0 {device}; mount {device} /srv/i")).await?;
     let (disk, device) = (disk.trim_start_matches("/dev/"), device.trim_start_matches("/dev/"));
     let can_trim = format!(
         "[ $(cat /sys/block/{disk}/queue/discard_max_bytes) -gt 0 -a $(cat /sys/block/{disk}/queue/rotational) = 0 ]"
@@ -64,6 +64,7 @@ async fn faults(ctx: &mut Ctx) -> Result<Outcome> {
     let missing: Vec<_> = TOGETHER.iter().filter(|id| !found.iter().any(|(found, _)| found == *id)).collect();
     ensure!(missing.is_empty(), "{missing:?} are not in {found:?}");
     ctx.log(format!("{} faults found together", TOGETHER.len()));
+    fixed_and_undone(ctx, &found).await?;
     ctx.machine.sh(&format!("{variables}{FIX_TOGETHER}")).await?;
     let left: Vec<_> = doctor(ctx, &[]).await?.difference(&before).cloned().collect();
     ensure!(left.is_empty(), "all is fixed, and there is {left:?}");
@@ -90,6 +91,28 @@ async fn doctor(ctx: &Ctx, arguments: &[&str]) -> Result<BTreeSet<(String, Strin
     ensure!(done.status == ExitStatus::Code(code), "{:?} with {found:?}", done.status);
     let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
     Ok(found.iter().map(|finding| (text(finding, "id"), text(finding, "object"))).collect())
+}
+
+/// `--fix` fixes what it can and nothing else, and `--undo` takes that back.
+async fn fixed_and_undone(ctx: &Ctx, found: &BTreeSet<(String, String)>) -> Result<()> {
+    let program = ctx.program("bulkhead");
+    let run = async |arguments: &str| {
+        // The exit code is that of what is left.
+        let command = format!("{program} doctor {arguments} || [ $? = 20 ]");
+        ctx.machine.sh(&command).await
+    };
+    run("--fix --dry-run").await?;
+    ensure!(doctor(ctx, &[]).await? == *found, "a dry run has changed something");
+    ctx.save("fix.txt", &run("--fix").await?)?;
+    let left = doctor(ctx, &[]).await?;
+    let fixed: BTreeSet<&str> = found.difference(&left).map(|(id, _)| id.as_str()).collect();
+    ensure!(fixed == BTreeSet::from(FIXED), "fixed: {fixed:?}");
+    ensure!(left.is_subset(found), "the fixes have caused findings: {left:?}");
+    ctx.save("undo.txt", &run("--undo").await?)?;
+    let again = doctor(ctx, &[]).await?;
+    ensure!(again == *found, "{again:?} after --undo, {found:?} before --fix");
+    ctx.log(format!("{} faults fixed, and the fixes undone", FIXED.len()));
+    Ok(())
 }
 
 /// Captured facts have the findings of the host.

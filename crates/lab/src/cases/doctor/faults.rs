@@ -243,7 +243,7 @@ pub(super) const FAULTS: &[Fault] = &[
 ];
 
 /// Faults that a host has at the same time: the ids of their findings.
-pub(super) const TOGETHER: [&str; 17] = [
+pub(super) const TOGETHER: [&str; 18] = [
     "atime_always",
     "barriers_off",
     "commits_rare",
@@ -260,16 +260,29 @@ pub(super) const TOGETHER: [&str; 17] = [
     "scheduler_on_stack",
     "weight_of_only_child",
     "weight_without_effect",
+    "writeback_not_attributed",
+    "writes_synchronous",
+];
+
+/// Those of them that `--fix` fixes.
+pub(super) const FIXED: [&str; 8] = [
+    "atime_always",
+    "barriers_off",
+    "commits_rare",
+    "image_cached_twice",
+    "readahead_large",
+    "scheduler_on_stack",
+    "writeback_not_attributed",
     "writes_synchronous",
 ];
 
 /// Makes them.
 pub(super) const MAKE_TOGETHER: &str = concat!(
     "echo none > /sys/block/$disk/queue/scheduler; mount -o remount,strictatime,sync,barrier=0,commit=300 /srv/d; \
-     truncate -s 200M /srv/d/image; losetup --sector-size 4096 /dev/$loop /srv/d/image; mkfs.ext4 -q /dev/$loop; mount /dev/$loop /srv/i; \
+     truncate -s 200M /srv/d/image; losetup --sector-size 4096 /dev/$loop /srv/d/image; mkfs.ext4 -q -E lazy_itable_init=0 /dev/$loop; mount /dev/$loop /srv/i; \
      echo mq-deadline > /sys/block/$loop/queue/scheduler; blockdev --setra 8192 /dev/$disk; mkdir -p /sys/fs/cgroup/p/only /sys/fs/cgroup/l; \
      echo +io > /sys/fs/cgroup/p/cgroup.subtree_control; echo 300 > /sys/fs/cgroup/p/only/io.weight; echo $dev wbps=1000000 > /sys/fs/cgroup/l/io.max; \
-     mkdir -p /srv/d/docker/containers/1 /etc/docker /var/lib/containers/storage/vfs-containers/1; \
+     echo -memory > /sys/fs/cgroup/cgroup.subtree_control; mkdir -p /srv/d/docker/containers/1 /etc/docker /var/lib/containers/storage/vfs-containers/1; \
      echo '{\"data-root\": \"/srv/d/docker\"}' > /etc/docker/daemon.json; \
      echo '{\"Name\": \"/web\", \"State\": {\"Running\": true}}' > /srv/d/docker/containers/1/config.v2.json; \
      echo '{\"LogConfig\": {\"Type\": \"json-file\", \"Config\": {}}}' > /srv/d/docker/containers/1/hostconfig.json; \
@@ -282,6 +295,6 @@ pub(super) const MAKE_TOGETHER: &str = concat!(
 pub(super) const FIX_TOGETHER: &str = concat!(
     "echo end > /tmp/wait; rm /tmp/wait; ",
     end_databases!(),
-    "rm -r /srv/d/docker /etc/docker/daemon.json /var/lib/containers/storage; rmdir /sys/fs/cgroup/p/only /sys/fs/cgroup/p /sys/fs/cgroup/l; \
+    "echo +memory > /sys/fs/cgroup/cgroup.subtree_control; rm -r /srv/d/docker /etc/docker/daemon.json /var/lib/containers/storage; rmdir /sys/fs/cgroup/p/only /sys/fs/cgroup/p /sys/fs/cgroup/l; \
      umount /srv/i; losetup -d /dev/$loop; blockdev --setra 256 /dev/$disk; mount -o remount,relatime,async,barrier=1,commit=5 /srv/d",
 );
