@@ -4,6 +4,8 @@
 //! plan (`bulkhead_advise`), or change settings (`bulkhead_sys::fix`).
 
 mod fix;
+mod picture;
+mod sarif;
 
 use std::fs;
 use std::io;
@@ -15,9 +17,11 @@ use bulkhead_advise::{Fix, Rule, rules};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::facts::{FORMAT, Facts, Unseen};
 use bulkhead_core::finding::{Finding, Severity};
+use bulkhead_core::stack;
 use bulkhead_formats::servers;
-use bulkhead_sys::facts;
+use bulkhead_measure::report::svg::stacks;
 use bulkhead_sys::roots::Roots;
+use bulkhead_sys::{facts, file};
 use serde::Serialize;
 
 use crate::args::DoctorArgs;
@@ -100,7 +104,7 @@ pub(crate) fn run(args: &DoctorArgs, output: &Output) -> Result<ExitCode, Fault>
     };
     match &args.capture {
         Some(directory) => save(&facts, directory, output).map(|()| ExitCode::SUCCESS),
-        None => check(&facts, output),
+        None => check(&facts, args, output),
     }
 }
 
@@ -111,12 +115,22 @@ fn read_host() -> Facts {
     facts::read(&roots, &image_of)
 }
 
-fn check(facts: &Facts, output: &Output) -> Result<ExitCode, Fault> {
+fn check(facts: &Facts, args: &DoctorArgs, output: &Output) -> Result<ExitCode, Fault> {
     let found = bulkhead_advise::judge(facts);
-    if output.is_json() {
+    if let Some(path) = &args.svg {
+        let svg = stacks(&stack::rows(facts, &found));
+        file::write_atomic(path, svg.as_bytes()).map_err(|error| {
+            Fault::new(Code::InvalidArgument, path.display(), bulkhead_core::error::chain(&error))
+                .hint("choose a file in a writable directory")
+        })?;
+        output.say(&format!("picture written to {}", path.display()));
+    }
+    if args.sarif {
+        output.json(&sarif::log(&found))?;
+    } else if output.is_json() {
         output.json(&Check { kernel: &facts.kernel, findings: &found, unseen: &facts.unseen })?;
     } else {
-        let mut lines = findings(&found);
+        let mut lines = if args.picture { picture::lines(&stack::rows(facts, &found)) } else { findings(&found) };
         let count = |severity| found.iter().filter(|finding| finding.severity == severity).count();
         let unseen = facts.unseen.iter().map(|unseen| format!("not seen: {}: {}", unseen.what, unseen.why));
         lines.extend(unseen);

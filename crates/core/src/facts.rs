@@ -140,6 +140,19 @@ impl Facts {
         self.mounts.iter().filter(holds).max_by_key(|mount| mount.at.len())
     }
 
+    /// The number of overlays whose upper directory is on each file system, by `st_dev`: containers that write there.
+    #[must_use]
+    pub fn containers(&self) -> BTreeMap<DevNo, usize> {
+        let mut found = BTreeMap::new();
+        for overlay in self.mounts.iter().filter(|mount| mount.fs_type == "overlay") {
+            let upper = overlay.fs_options.iter().find_map(|option| option.strip_prefix("upperdir="));
+            if let Some(mount) = upper.and_then(|upper| self.mount_at(upper)) {
+                *found.entry(mount.dev).or_default() += 1;
+            }
+        }
+        found
+    }
+
     /// The disks below the file system with these files.
     #[must_use]
     pub fn disks_of(&self, dev: DevNo) -> Vec<&Device> {

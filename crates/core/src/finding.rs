@@ -210,7 +210,7 @@ ids! {
     JournalSmall "journal_small" Warning
         "An ext4 file system has grown and its journal has not. Transactions are short, and fsync waits for checkpoints.";
     LazyInitRunning "lazy_init_running" Info
-        "The kernel is writing inode tables of a new ext4 file system. Its I/O is charged to no container; it ends by itself.";
+        "The kernel is reading bitmaps of an ext4 file system that was mounted recently, or writing inode tables of a new one. Its I/O is charged to no container; it ends by itself.";
     FileSystemNearlyFull "file_system_nearly_full" Warning
         "A file system is 95 % full. When it is full, writes fail.";
     InodesNearlyUsed "inodes_nearly_used" Warning

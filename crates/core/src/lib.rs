@@ -35,6 +35,7 @@ pub mod room;
 pub mod round_robin;
 pub mod serve;
 pub mod slices;
+pub mod stack;
 pub mod stream;
 pub mod tenant;
 pub mod trim;

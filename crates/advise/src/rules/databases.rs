@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bulkhead_core::facts::{Database, Device, Facts, Mount};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::fix::{Change, Setting};
-use bulkhead_core::units::{Bytes, DevNo};
+use bulkhead_core::units::Bytes;
 
 use super::{COPY_ON_WRITE, device_of, named, on_device, on_mount};
 use crate::{Fix, Measured, Rule};
@@ -81,20 +81,8 @@ fn database_on_overlay(facts: &Facts) -> Vec<Finding> {
 /// Words in the cgroups of containers, by their runtimes.
 const CONTAINERS: [&str; 6] = ["containerd", "crio", "docker", "kubepods", "libpod", "machine.slice"];
 
-/// The number of overlays whose upper directory is on each file system: containers that write there.
-fn containers_by_file_system(facts: &Facts) -> BTreeMap<DevNo, usize> {
-    let mut found = BTreeMap::new();
-    for overlay in facts.mounts.iter().filter(|mount| mount.fs_type == "overlay") {
-        let upper = overlay.fs_options.iter().find_map(|option| option.strip_prefix("upperdir="));
-        if let Some(mount) = upper.and_then(|upper| facts.mount_at(upper)) {
-            *found.entry(mount.dev).or_default() += 1;
-        }
-    }
-    found
-}
-
 fn database_shares_journal(facts: &Facts) -> Vec<Finding> {
-    let containers = containers_by_file_system(facts);
+    let containers = facts.containers();
     let finding = |mount: &Mount| {
         let here: Vec<&Database> = facts.databases.iter().filter(|database| database.dev == mount.dev).collect();
         let contained = here.iter().filter(|database| CONTAINERS.iter().any(|word| database.cgroup.contains(word)));

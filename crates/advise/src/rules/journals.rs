@@ -59,10 +59,10 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: FindingId::LazyInitRunning,
-        why: "mke2fs leaves the inode tables to the kernel, which writes them when the file system is mounted for the first time. \
-              Measurements during that time are too slow.",
+        why: "mke2fs leaves the inode tables to the kernel, which writes them when the file system is mounted for the first time, for \
+              minutes on a large disk; the same thread reads block bitmaps after each mount. Measurements during that time are too slow.",
         measured: None,
-        source: "mke2fs(8), lazy_itable_init; kernel fs/ext4/super.c, ext4_lazyinit_thread",
+        source: "mke2fs(8), lazy_itable_init; kernel fs/ext4/super.c, ext4_lazyinit_thread and EXT4_LI_MODE_PREFETCH_BBITMAP",
         fix: Fix::None("it ends by itself"),
         find: lazy_init_running,
     },

@@ -2,6 +2,7 @@
 
 use bulkhead_core::facts::{Device, Facts, Mount, Space, ThinPool};
 use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::stack::pool_name;
 
 use super::{on_mount, written};
 use crate::{Fix, Rule};
@@ -103,10 +104,10 @@ fn inodes_nearly_used(facts: &Facts) -> Vec<Finding> {
 
 /// Thin pools, by their device-mapper names.
 fn pools(facts: &Facts) -> impl Iterator<Item = (String, &ThinPool)> {
-    facts.devices.iter().filter_map(|device: &Device| {
-        let name = device.dm_name.as_deref().unwrap_or(&device.name);
-        Some((format!("thin pool {}", name.strip_suffix("-tpool").unwrap_or(name)), device.thin_pool.as_ref()?))
-    })
+    facts
+        .devices
+        .iter()
+        .filter_map(|device: &Device| Some((format!("thin pool {}", pool_name(device)), device.thin_pool.as_ref()?)))
 }
 
 fn pool_nearly_full(facts: &Facts) -> Vec<Finding> {

@@ -13,6 +13,15 @@ pub(crate) struct DoctorArgs {
     /// and paths of devices, mounts, cgroups and databases, and no data
     #[arg(long, value_name = "DIR")]
     pub(crate) capture: Option<PathBuf>,
+    /// Show the storage stacks with the findings on them: each file system, and below it what it is on
+    #[arg(long, conflicts_with_all = ["capture", "explain", "list_rules", "fix", "undo"])]
+    pub(crate) picture: bool,
+    /// Write that picture to an SVG file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["capture", "explain", "list_rules", "fix", "undo"])]
+    pub(crate) svg: Option<PathBuf>,
+    /// Print the findings as SARIF 2.1.0
+    #[arg(long, conflicts_with_all = ["capture", "explain", "list_rules", "fix", "undo", "picture"])]
+    pub(crate) sarif: bool,
     /// Explain a rule: what it finds, why that matters, and where the knowledge is from
     #[arg(long, value_name = "RULE", conflicts_with_all = ["from", "capture"])]
     pub(crate) explain: Option<String>,

@@ -258,7 +258,7 @@ fn lines(fixed: &[Step], left: &[Finding], dry_run: bool) -> Vec<String> {
         lines.push(format!("  - {finding}"));
         let reason = match bulkhead_advise::rule(finding.id.word()).map(|rule| rule.fix) {
             Some(Fix::None(reason)) => reason,
-            _ => "no change of settings would help on this host",
+            _ => "it has no change of settings for this host; see the hint of `bulkhead doctor`",
         };
         lines.push(format!("    not fixed: {reason}"));
     }

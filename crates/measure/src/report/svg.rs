@@ -8,11 +8,13 @@ pub mod canvas;
 mod heat;
 mod latency;
 pub mod scale;
+mod stack;
 
 use bars::{Band, Content, Panel, Row};
 use canvas::{Card, Hue, Key};
 pub use heat::heat_map;
 pub use latency::latencies;
+pub use stack::stacks;
 
 use super::labels::{self, Config};
 use super::text::{factor, number, percent};
