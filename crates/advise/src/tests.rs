@@ -219,6 +219,21 @@ fn space_is_trimmed_by_the_timer_or_the_mount() {
 }
 
 #[test]
+fn the_only_tenant_of_bulkhead_is_not_an_only_child() {
+    let alone = |path: &str| {
+        after(|facts| {
+            let sda = device(facts, "sda");
+            (sda.io_cost, sda.io_cost_model) = (true, true);
+            weigh(facts, Some(300), None);
+            let settings = &mut facts.cgroups.as_mut().unwrap().settings[0];
+            (settings.path, settings.siblings) = (path.to_owned(), Some(0));
+        })
+        .len()
+    };
+    assert_eq!([alone("/bulkhead.slice/bulkhead-db.slice"), alone("/pods.slice/pod"), alone("/pods.slice")], [0, 1, 0]);
+}
+
+#[test]
 fn every_rule_has_an_id_of_its_own_and_says_why() {
     for rule in rules() {
         let id = rule.id.word();

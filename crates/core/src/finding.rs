@@ -193,6 +193,8 @@ ids! {
         "A file system does not flush the write cache of its disk. A power cut loses what fsync has confirmed, and can destroy the file system.";
     FileSystemErrors "file_system_errors" Critical
         "An ext4 file system has recorded errors. Some of its files may be damaged or lost.";
+    DiskFailing "disk_failing" Critical
+        "A disk reports that it fails (SMART). Its data can be lost soon.";
     RaidDegraded "raid_degraded" Critical
         "A software RAID lacks a member. The loss of another one can lose its data.";
     BtrfsErrors "btrfs_errors" Critical

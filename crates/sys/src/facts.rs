@@ -10,6 +10,7 @@ mod dm;
 mod file_systems;
 mod memory;
 mod runtimes;
+mod smart;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -75,8 +76,12 @@ fn devices(look: &mut Look, image_of: &ImageOf, mounts: &[Mount]) -> Vec<Device>
     let context = Context { image_of: Arc::clone(image_of), mounts: mounts.to_vec(), dm };
     let devices = look.at("the block devices", move |roots| devices::read(roots, &context)).unwrap_or_default();
     let mut examined = devices.clone();
+    let failing = look.at("the state of disks (udisks)", smart::failing).unwrap_or_default();
     let examine = move |_: &Roots| {
         devices::examine_images(&mut examined);
+        for device in &mut examined {
+            device.failing = failing.get(&device.name).cloned();
+        }
         Ok(examined)
     };
     look.at("the images of loop devices", examine).unwrap_or(devices)

@@ -3,6 +3,7 @@
 use bulkhead_core::facts::{CgroupSettings, Device, Facts, Mount};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::fix::{Change, Setting};
+use bulkhead_core::slices;
 
 use super::{change_scheduler, device_of, disks_in_use, named, on_device, on_mount, written};
 use crate::{Fix, Measured, Rule};
@@ -102,9 +103,11 @@ fn weight_of_only_child(facts: &Facts) -> Vec<Finding> {
             let has_weight = other.weight.or(other.bfq_weight).is_some();
             has_weight && (parent == other.path || parent.starts_with(&format!("{}/", other.path)))
         });
+        // Tenants of Bulkhead's come and go.
+        let is_tenant = parent.strip_prefix('/') == Some(slices::ROOT);
         let evidence = format!("its weight is {weight}, and {parent} has no other child");
         let advice = format!("set the weight of {parent}, which competes with others: {name} is alone in it");
-        (settings.siblings == Some(0) && !is_weighted).then(|| {
+        (settings.siblings == Some(0) && !is_weighted && !is_tenant).then(|| {
             Finding::new(FindingId::WeightOfOnlyChild, format!("cgroup {}", settings.path), evidence).advise(advice)
         })
     };

@@ -1,8 +1,9 @@
 //! Rules about disks, their I/O controllers and their blocks.
 
-use bulkhead_core::facts::{Device, DeviceKind, Facts, Mount};
+use bulkhead_core::facts::{Device, DeviceKind, Facts, Mount, Space};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::fix::Change;
+use bulkhead_core::units::Bytes;
 
 use super::{change_scheduler, device_of, disks_in_use, is_controlled, on_device, on_mount, written};
 use crate::{Fix, Measured, Rule};
@@ -57,6 +58,14 @@ pub(super) const RULES: &[Rule] = &[
         source: "hdparm(8), -W; kernel Documentation/block/writeback_cache_control.rst",
         fix: Fix::None("it costs throughput, which is the owner's decision"),
         find: write_cache_of_hard_disk,
+    },
+    Rule {
+        id: FindingId::DiskFailing,
+        why: "The drive compares its own counters of errors and wear with the limits of its maker.",
+        measured: None,
+        source: "udisks' reference, org.freedesktop.UDisks2.Drive.Ata: SmartFailing, and org.freedesktop.UDisks2.NVMe.Controller: SmartCriticalWarning",
+        fix: Fix::None("hardware has to be checked or replaced"),
+        find: disk_failing,
     },
     Rule {
         id: FindingId::DiskTimeouts,
@@ -134,7 +143,8 @@ fn two_controllers(facts: &Facts) -> Vec<Finding> {
 fn scheduler_on_stack(facts: &Facts) -> Vec<Finding> {
     let above = facts.mounts_above();
     let finding = |device: &Device| {
-        let is_stacked = matches!(device.kind, DeviceKind::Loop | DeviceKind::Ublk) && !device.is_disk();
+        let is_stacked =
+            matches!(device.kind, DeviceKind::Loop | DeviceKind::Ublk) && !device.is_disk() && !device.read_only;
         let scheduler = device.scheduler.as_deref().filter(|scheduler| *scheduler != "none")?;
         let evidence = format!("its I/O scheduler is {scheduler}, and the disk below it has one of its own");
         let advice = format!("write `none` to /sys/block/{}/queue/scheduler", device.name);
@@ -169,6 +179,15 @@ fn write_cache_of_hard_disk(facts: &Facts) -> Vec<Finding> {
     disks_in_use(facts).filter(is_concerned).map(finding).collect()
 }
 
+fn disk_failing(facts: &Facts) -> Vec<Finding> {
+    let finding = |disk: &Device| {
+        let advice =
+            format!("save its data and replace it; `smartctl -a /dev/{}` shows what it has recorded", disk.name);
+        Some(on_device(FindingId::DiskFailing, disk, disk.failing.as_deref()?).advise(advice))
+    };
+    facts.devices.iter().filter(|disk| disk.is_disk()).filter_map(finding).collect()
+}
+
 fn disk_timeouts(facts: &Facts) -> Vec<Finding> {
     let finding = |disk: &Device| {
         let evidence = format!("commands that have timed out since it appeared: {}", disk.timeouts);
@@ -195,9 +214,13 @@ fn misaligned(facts: &Facts) -> Vec<Finding> {
     shifted.map(finding).collect()
 }
 
+/// mke2fs gives smaller file systems, such as /boot, smaller blocks; little is written there.
+const SMALL_FS_BYTES: u64 = Bytes::GIB;
+
 fn blocks_small(facts: &Facts) -> Vec<Finding> {
     let finding = |mount: &Mount| {
-        let space = facts.spaces.iter().find(|space| space.dev == mount.dev && space.block_bytes > 0)?;
+        let is_judged = |space: &&Space| space.block_bytes > 0 && space.size_bytes.0 >= SMALL_FS_BYTES;
+        let space = facts.spaces.iter().find(|space| space.dev == mount.dev).filter(is_judged)?;
         let disks = facts.disks_of(mount.dev);
         let disk = disks.into_iter().find(|disk| u64::from(disk.physical_block_bytes) > space.block_bytes)?;
         let evidence = format!(

@@ -1,6 +1,6 @@
 //! Rules about the options of mounted file systems.
 
-use bulkhead_core::facts::{Facts, Mount};
+use bulkhead_core::facts::{Device, DeviceKind, Facts, Mount};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::fix::{Change, Setting};
 
@@ -205,9 +205,14 @@ fn discards_stop(facts: &Facts) -> Vec<Finding> {
     let finding = |mount: &Mount| {
         let top = facts.device_of(mount)?;
         let disks = facts.disks(top);
-        let can = |device: &bulkhead_core::facts::Device| device.discard_bytes.0 > 0 && !device.rotational;
+        let can = |device: &Device| device.discard_bytes.0 > 0 && !device.rotational;
+        let stack = facts.stack(top);
+        // Bulkhead's block servers keep what they have allocated.
+        if stack.iter().any(|device| device.kind == DeviceKind::Ublk && device.image.is_some()) {
+            return None;
+        }
         // The lowest layer that cannot, although all that is below it can.
-        let lost = facts.stack(top).into_iter().rfind(|device| device.discard_bytes.0 == 0 && !device.is_disk())?;
+        let lost = stack.into_iter().rfind(|device| device.discard_bytes.0 == 0 && !device.is_disk())?;
         let evidence = format!("{} does not pass discards on to {}", lost.name, disks.first()?.name);
         let advice = match lost.dm_target.as_deref() {
             Some("crypt") => {

@@ -240,6 +240,11 @@ const FAULTS: &[Fault] = &[
         mend: |facts| device(facts, "sda").model = Some("QEMU HARDDISK".to_owned()),
     },
     Fault {
+        make: |facts| device(facts, "sda").failing = Some("its critical warnings are spare".to_owned()),
+        found: &["critical[disk_failing]: device sda: its critical warnings are spare"],
+        mend: |facts| device(facts, "sda").failing = None,
+    },
+    Fault {
         make: |facts| device(facts, "sda").timeouts = 2,
         found: &["warning[disk_timeouts]: device sda: commands that have timed out since it appeared: 2"],
         mend: |facts| device(facts, "sda").timeouts = 0,
@@ -254,7 +259,7 @@ const FAULTS: &[Fault] = &[
     Fault {
         make: |facts| facts.spaces[0].block_bytes = 1024,
         found: &["warning[blocks_small]: file system /: its blocks have 1024 bytes, and those of sda have 4096"],
-        mend: |facts| device(facts, "sda").physical_block_bytes = 512,
+        mend: |facts| facts.spaces[0].size_bytes = Bytes(512 * Bytes::MIB),
     },
     Fault {
         make: |facts| device(facts, "sda").missing_members = 1,

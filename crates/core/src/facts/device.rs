@@ -86,6 +86,8 @@ pub struct Device {
     pub readahead_bytes: Option<Bytes>,
     /// Commands that have timed out since the disk appeared; 0 if the driver does not count them.
     pub timeouts: u64,
+    /// Why it reports that it fails (SMART); `None` if it does not, or nobody has asked it.
+    pub failing: Option<String>,
 }
 
 /// An image file.

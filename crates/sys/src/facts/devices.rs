@@ -91,6 +91,7 @@ fn fact_of(
         raid_action: read(directory.join("md/sync_action")),
         model,
         readahead_bytes: number(queue("read_ahead_kb")).and_then(|kib| kib.checked_mul(1024)).map(Bytes),
+        failing: None,
         timeouts: read(directory.join("device/iotmo_cnt")).as_deref().and_then(hexadecimal).unwrap_or(0),
         scheduler: device.scheduler.map(|scheduler| printable(&scheduler.active)),
         name: printable(&device.name),

@@ -19,7 +19,8 @@ pub(super) fn read(roots: &Roots, processes: &[(u32, String)]) -> Vec<Runtime> {
     let kubelet = arguments("kubelet");
     let mut found = Vec::new();
     found.extend(arguments("dockerd").map(|arguments| docker(roots, &arguments)));
-    found.extend(arguments("containerd").map(|_| containerd(roots, kubelet.is_some())));
+    let is_for_kubelet = kubelet.as_deref().is_some_and(|arguments| uses_containerd(roots, arguments));
+    found.extend(arguments("containerd").map(|_| containerd(roots, is_for_kubelet)));
     found.extend(kubelet.map(|arguments| of_kubelet(roots, &arguments)));
     found.extend(podman(roots));
     found
@@ -73,12 +74,23 @@ fn containerd(roots: &Roots, for_kubelet: bool) -> Runtime {
     }
 }
 
-fn of_kubelet(roots: &Roots, arguments: &[String]) -> Runtime {
+/// A setting of the kubelet: an option, or a key of its configuration file.
+fn kubelet_setting(roots: &Roots, arguments: &[String], name: &str, key: &str) -> Option<String> {
     let config = option(arguments, "--config").unwrap_or("/var/lib/kubelet/config.yaml");
     let config = roots.base.join(config.trim_start_matches('/'));
-    let text = fs::read_to_string(config).unwrap_or_default();
-    let of = |line: &str| line.strip_prefix("cgroupDriver:").map(|driver| driver.trim().trim_matches('"').to_owned());
-    let driver = option(arguments, "--cgroup-driver").map(str::to_owned).or_else(|| text.lines().find_map(of));
+    let of = |line: &str| Some(line.strip_prefix(key)?.strip_prefix(':')?.trim().trim_matches('"').to_owned());
+    let in_file = || fs::read_to_string(config).ok()?.lines().find_map(of);
+    option(arguments, name).map(str::to_owned).or_else(in_file)
+}
+
+/// Whether a kubelet's containers are containerd's; so are those of one that does not say.
+fn uses_containerd(roots: &Roots, arguments: &[String]) -> bool {
+    let endpoint = kubelet_setting(roots, arguments, "--container-runtime-endpoint", "containerRuntimeEndpoint");
+    endpoint.is_none_or(|endpoint| endpoint.contains("containerd"))
+}
+
+fn of_kubelet(roots: &Roots, arguments: &[String]) -> Runtime {
+    let driver = kubelet_setting(roots, arguments, "--cgroup-driver", "cgroupDriver");
     Runtime {
         name: "kubelet".to_owned(),
         directory: printable(option(arguments, "--root-dir").unwrap_or("/var/lib/kubelet")),

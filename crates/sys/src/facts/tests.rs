@@ -213,6 +213,8 @@ fn runtimes_are_known_by_their_daemons_and_configuration() {
         ]
     );
     assert_eq!(found(&["containerd"]), ["containerd /srv/containerd - -"]);
+    write(&roots, "etc/kubelet.yaml", "containerRuntimeEndpoint: unix:///run/crio/crio.sock\n");
+    assert_eq!(found(&["containerd", "kubelet"])[0], "containerd /srv/containerd - -");
     write(&roots, "var/lib/containers/storage/vfs-containers/1/userdata", "");
     assert_eq!(found(&["sh"]), ["podman /var/lib/containers/storage - vfs"]);
 }

@@ -38,7 +38,7 @@ After=containerd.service
 [Service]
 Type=notify
 ExecStart=/usr/sbin/dockerd --containerd=/run/containerd/containerd.sock --bridge=none --iptables=false --ip6tables=false \
-    --storage-driver=vfs
+    --storage-driver=vfs --log-opt max-size=10m
 Delegate=yes
 KillMode=process
 ";

@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::engine::{COMMAND, LIMIT, fill_box, link, unlink};
 use crate::case::{Ctx, Outcome};
+use crate::cases::doctor;
 use crate::cases::host::{json, kernel_is_silent};
 use crate::cases::systemd::{install, keeps_writing, no_package, purge};
 use crate::cases::tutorial;
@@ -111,6 +112,8 @@ async fn life(ctx: &Ctx) -> Result<()> {
     keeps_writing(ctx, written, LIMIT, "it keeps writing").await?;
     let after = json(ctx, &["tenant", "inspect", "db"]).await?;
     ensure!(charged(&after) > charged(&before), "the tenant does not pay: {before} {after}");
+    // The guest's root is an overlay, on which Podman's overlay does not work.
+    doctor::finds_only(ctx, &["images_copied_whole"]).await?;
 
     // Podman cannot copy a file that grows.
     podman("pause db").await?;

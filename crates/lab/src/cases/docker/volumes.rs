@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::engine::{Docker, LIMIT, WRITER};
 use crate::case::{Ctx, Outcome};
+use crate::cases::doctor;
 use crate::cases::host::{json, kernel_is_silent, make_file_pool, refused, unmake_file_pool};
 use crate::cases::systemd::{keeps_writing, purge};
 use crate::protocol::ExitStatus;
@@ -58,6 +59,8 @@ pub(super) async fn docker_volumes(ctx: &mut Ctx) -> Result<Outcome> {
     keeps_writing(ctx, &written, LIMIT, "the container keeps writing").await?;
     let after = json(ctx, &["tenant", "inspect", "db"]).await?;
     ensure!(after["share"] == 300 && charged(&after) > charged(&before), "{before} {after}");
+    // The guest's root is an overlay, on which Docker's overlay does not work.
+    doctor::finds_only(ctx, &["images_copied_whole"]).await?;
     docker.run(ctx, "pause db").await?;
     docker.run(ctx, "unpause db").await?;
     keeps_writing(ctx, &written, LIMIT, "it resumes").await?;
