@@ -1,5 +1,6 @@
 //! Each rule on a well-configured host, and on one with a single fault.
 
+mod captured;
 mod faults;
 
 use bulkhead_core::facts::{

@@ -228,7 +228,7 @@ ids! {
     ImageDeleted "image_deleted" Warning
         "An image in use has been deleted. Its data is lost when it is detached.";
     JournalOnZvol "journal_on_zvol" Warning
-        "A journaling file system is on a volume of ZFS. Each block is written to a journal twice, and to a new place.";
+        "A journaling file system is on a volume of ZFS, which never overwrites a block. Its journal protects nothing, and costs writes.";
     CopyOnWriteTwice "copy_on_write_twice" Warning
         "A copy-on-write file system is on thin storage, which copies on write itself.";
     WeightWithoutEffect "weight_without_effect" Warning

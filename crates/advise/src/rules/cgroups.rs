@@ -144,6 +144,6 @@ fn cgroup_v1_io(facts: &Facts) -> Vec<Finding> {
     if !facts.cgroup_v1_io {
         return Vec::new();
     }
-    let advice = "boot with `systemd.unified_cgroup_hierarchy=1`, and without `cgroup_no_v1`; Docker and Kubernetes support cgroup v2";
+    let advice = "boot with `systemd.unified_cgroup_hierarchy=1`, the default of current distributions; Docker and Kubernetes support cgroup v2";
     vec![Finding::new(FindingId::CgroupV1Io, "host", "blkio is mounted as a controller of cgroup v1").advise(advice)]
 }

@@ -112,7 +112,7 @@ fn database_copied_on_write(facts: &Facts) -> Vec<Finding> {
             format!("process {} has its data in {}, on {}", database.pid, database.directory, database.fs_type);
         let advice = match database.fs_type.as_str() {
             "btrfs" => {
-                "stop it, create the directory anew with `chattr +C`, and copy the data there: the attribute has no effect on files with data"
+                "stop it, create a new directory with `chattr +C`, and copy the data there: the attribute has no effect on files with data"
             }
             _ => {
                 "use ext4 or XFS, or set the block size of the file system to the database's page (`zfs set recordsize=16K`)"

@@ -77,7 +77,7 @@ pub(super) const RULES: &[Rule] = &[
 /// File systems with a journal or log that fsync commits.
 const JOURNALING: [&str; 6] = ["btrfs", "ext3", "ext4", "f2fs", "jfs", "xfs"];
 
-/// Images with less than this part allocated are sparse: file systems leave some blocks of a full image unwritten (holes of zeroes).
+/// Images with less than this part allocated are sparse. A full one can have a few holes, where its content is zeroes.
 const SPARSE_BELOW_PCT: u64 = 90;
 
 /// Devices with an image that is written, each with the file systems above it. Those of Bulkhead's own block servers are not among them.
@@ -148,8 +148,8 @@ fn image_copied_on_write(facts: &Facts) -> Vec<Finding> {
 fn image_sparse(facts: &Facts) -> Vec<Finding> {
     let finding = |(device, image, above): (&Device, &Image, Vec<&Mount>)| {
         let (Bytes(size), Bytes(allocated)) = image.size_bytes.zip(image.allocated_bytes)?;
-        image.fs_type.as_deref().filter(|fs| JOURNALING.contains(fs))?;
-        // The size of an image on a compressing file system is not comparable.
+        // Copy-on-write file systems allocate for every write.
+        image.fs_type.as_deref().filter(|fs| JOURNALING.contains(fs) && !COPY_ON_WRITE.contains(fs))?;
         let is_sparse = u128::from(allocated) * 100 < u128::from(size) * u128::from(SPARSE_BELOW_PCT);
         let evidence = format!(
             "{} of {} of {} are allocated, and {} is on it",
