@@ -115,6 +115,7 @@ impl Ctx {
     /// # Errors
     /// When the machine does not boot again.
     pub async fn crash_and_reboot(&mut self) -> Result<()> {
+        self.machine.keep_clock().await?;
         self.machine.power_off().await;
         self.machine.start(&self.lab).await
     }

@@ -31,6 +31,8 @@ use crate::wait;
 /// Default time limit of a request to the guest: emulated machines are slow.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
+/// How long a machine is off when it boots again, by its own clock; more than a shutdown takes.
+const TIME_OFF: Duration = Duration::from_secs(600);
 /// Copies a program that was added after the boot: the host's directory is mounted below the one in memory.
 const BRING: &str = "
 mkdir /run/lab-below
@@ -95,6 +97,8 @@ pub struct Machine {
     fault: watch::Sender<Option<String>>,
     boots: u32,
     boot_time: Duration,
+    /// The guest's clock at the next boot; `None` for that of the host.
+    next_clock: Option<String>,
     // Before the disks: QEMU ends first.
     running: Option<Running>,
     disks: Disks,
@@ -149,6 +153,7 @@ impl Machine {
             fault: watch::Sender::default(),
             boots: 0,
             boot_time: Duration::ZERO,
+            next_clock: None,
             running: None,
             disks,
         };
@@ -200,6 +205,7 @@ impl Machine {
             root: &self.root,
             state: self.state.as_ref(),
             shared: &self.shared.dir,
+            clock: self.next_clock.as_deref(),
         };
         let mut vm = Vm::launch(start.with_agent(&socket, &log).await?, lab, &log)?;
         let (channel, kernel) = match vm.agent(&socket, self.spec.boot_timeout).await {
@@ -434,6 +440,7 @@ impl Machine {
     /// # Errors
     /// When it does not shut down within `limit` (on the host's clock), or does not boot again.
     pub async fn reboot(&mut self, lab: &Lab, limit: Duration) -> Result<()> {
+        self.keep_clock().await?;
         // Waiting for the command keeps the guest's clock running until the machine ends.
         let command = self.spawn(&["bash", "-c", "systemctl reboot && sleep infinity"], &[]).await?;
         let mut running = self.running.take().with_context(|| format!("machine {} is not running", self.name))?;
@@ -449,6 +456,19 @@ impl Machine {
             bail!("machine {} did not end within {} s", self.name, limit.as_secs());
         }
         self.start(lab).await
+    }
+
+    /// In virtual time a guest's clock can be ahead of the host's: at the next boot it is later than now, as after a boot by the wall clock. (A kubelet
+    /// whose clock has gone back takes a container of the last boot for the latest.)
+    ///
+    /// # Errors
+    /// When the guest does not answer.
+    pub async fn keep_clock(&mut self) -> Result<()> {
+        if self.spec.clock == Clock::Virtual {
+            let later = format!("date --utc --date '{} seconds' +%FT%T", TIME_OFF.as_secs());
+            self.next_clock = Some(self.sh(&later).await?.trim().to_owned());
+        }
+        Ok(())
     }
 
     /// Kills QEMU, as a power cut. Unflushed writes may be lost; the disks stay.

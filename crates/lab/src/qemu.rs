@@ -68,6 +68,8 @@ pub(crate) struct Start<'a> {
     pub(crate) state: Option<&'a State>,
     /// The host directory that the guest sees as /lab.
     pub(crate) shared: &'a Path,
+    /// The guest's clock (UTC, ISO 8601); `None` for that of the host.
+    pub(crate) clock: Option<&'a str>,
 }
 
 impl Start<'_> {
@@ -105,11 +107,14 @@ impl Start<'_> {
     }
 
     async fn common(&self, kind: &str, work: Work<'_>) -> Result<Command> {
-        let Self { lab, spec, image, disks, root, state, shared } = self;
+        let Self { lab, spec, image, disks, root, state, shared, clock } = self;
         let kvm = lab.kvm_for(spec.clock);
         let mut qemu = qemu()?;
         qemu.args(hardware(spec, kvm, root, disks));
         qemu.args(state.map(State::qemu_options).unwrap_or_default());
+        if let Some(clock) = clock {
+            qemu.args(["-rtc", &format!("base={clock}")]);
+        }
         for (tag, dir, access) in
             [("lab", shared.to_path_buf(), ""), ("opt", lab.root().dir().join("opt"), ",readonly=on")]
         {

@@ -32,7 +32,8 @@ pub async fn shell(lab: &Lab, spec: &MachineSpec) -> Result<ExitStatus> {
     let disks = Disks::start(lab, &spec.disks, spec.clock).await?;
     let shared = SharedDir::create(lab)?;
     let root = lab.root_image(spec.kernel).await?;
-    let start = Start { lab, spec, image: &image, disks: &disks, root: &root, state: None, shared: &shared.dir };
+    let start =
+        Start { lab, spec, image: &image, disks: &disks, root: &root, state: None, shared: &shared.dir, clock: None };
     say::progress("starting; programs are in /lab/bin, disks in /dev/disk/by-id, leave with Ctrl-D");
     // In the caller's process group, the only one that may read from the terminal.
     let mut qemu = tokio::process::Command::from(start.with_console(size).await?)

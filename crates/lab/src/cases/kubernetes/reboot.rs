@@ -18,6 +18,10 @@ const POOL: &str = "/srv/file";
 /// cannot be.
 const MOUNTS: [(usize, &str, &str); 2] = [(0, "file", POOL), (1, "node", "/var/lib/containerd")];
 
+/// The node removes libcni's cache when it boots, as Bottlerocket does: libcni does not sync it, and a pod whose cached result is empty after a power
+/// cut is not stopped and not started again (containernetworking/cni issue 1055).
+const REMOVE_CNI_CACHE: &str = "echo 'R! /var/lib/cni/results' > /etc/tmpfiles.d/cni.conf";
+
 /// Time limit of a shutdown: systemd waits 90 s for containers that ignore SIGTERM.
 const SHUTDOWN: Duration = Duration::from_secs(400);
 
@@ -34,6 +38,7 @@ pub(super) async fn kubernetes_reboot(ctx: &mut Ctx) -> Result<Outcome> {
         );
         ctx.machine.sh_within(&mount, LIMIT).await?;
     }
+    ctx.machine.sh(REMOVE_CNI_CACHE).await?;
     let cluster = match Cluster::start(ctx).await? {
         Ok(cluster) => cluster,
         Err(skipped) => return Ok(skipped),
