@@ -129,8 +129,7 @@ fn write_report(dir: &Path, experiments: &[Experiment]) -> Result<(), Fault> {
 }
 
 fn cannot_write(path: &Path, error: &std::io::Error) -> Fault {
-    let code = if error.kind() == std::io::ErrorKind::StorageFull { Code::NoSpace } else { Code::Internal };
-    Fault::new(code, format!("file {}", path.display()), format!("it cannot be written ({error})"))
+    Fault::new(Code::of_io(error.kind()), format!("file {}", path.display()), format!("it cannot be written ({error})"))
         .hint("choose another directory with `--report`")
 }
 

@@ -192,13 +192,10 @@ fn explain(id: &str, output: &Output) -> Result<(), Fault> {
 fn load(directory: &Path) -> Result<Facts, Fault> {
     let path = directory.join(FILE);
     let object = || format!("facts {}", path.display());
-    let unreadable = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            Fault::new(Code::NotFound, object(), "there is no such file")
-                .hint("name the directory that `bulkhead doctor --capture DIR` has written")
-        }
-        io::ErrorKind::PermissionDenied => Fault::new(Code::PermissionDenied, object(), error),
-        _ => Fault::new(Code::Internal, object(), error),
+    let unreadable = |error: io::Error| match Code::of_io(error.kind()) {
+        Code::NotFound => Fault::new(Code::NotFound, object(), "there is no such file")
+            .hint("name the directory that `bulkhead doctor --capture DIR` has written"),
+        code => Fault::new(code, object(), error),
     };
     let size = fs::metadata(&path).map_err(unreadable)?.len();
     if size > MAX_BYTES {
@@ -221,14 +218,8 @@ fn save(facts: &Facts, directory: &Path, output: &Output) -> Result<(), Fault> {
     let path = directory.join(FILE);
     let text = serde_json::to_vec_pretty(facts).map_err(|error| Fault::new(Code::Internal, "facts", error))?;
     let failed = |error: io::Error| {
-        let code = match error.kind() {
-            io::ErrorKind::AlreadyExists => Code::AlreadyExists,
-            io::ErrorKind::NotFound => Code::NotFound,
-            io::ErrorKind::PermissionDenied => Code::PermissionDenied,
-            io::ErrorKind::StorageFull => Code::NoSpace,
-            _ => Code::Internal,
-        };
-        Fault::new(code, format!("directory {}", directory.display()), error).hint("choose a new directory")
+        let object = format!("directory {}", directory.display());
+        Fault::new(Code::of_io(error.kind()), object, error).hint("choose a new directory")
     };
     fs::create_dir(directory).and_then(|()| fs::write(&path, text)).map_err(failed)?;
     output.say(&format!(

@@ -55,8 +55,7 @@ impl Output {
         let mut stdout = io::stdout().lock();
         match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                let code = if error.kind() == io::ErrorKind::StorageFull { Code::NoSpace } else { Code::Internal };
-                Err(Fault::new(code, "standard output", format!("it cannot be written ({error})")))
+                Err(Fault::new(Code::of_io(error.kind()), "standard output", format!("it cannot be written ({error})")))
             }
             _ => Ok(()),
         }

@@ -47,8 +47,7 @@ pub(crate) async fn write(
     let Stream { job, socket, ahead } = stream;
     let mut copying = spawn_copy(move || {
         let failed = |error: io::Error| {
-            let code = if error.kind() == io::ErrorKind::StorageFull { Code::NoSpace } else { Code::Internal };
-            Fault::new(code, "standard output", format!("it cannot be written ({error})"))
+            Fault::new(Code::of_io(error.kind()), "standard output", format!("it cannot be written ({error})"))
         };
         out.write_all(&ahead).map_err(failed)?;
         let (mut socket, mut buffer) = (socket, vec![0; BUFFER_BYTES]);

@@ -4,6 +4,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +61,18 @@ impl Code {
         Code::Cancelled,
         Code::Internal,
     ];
+
+    /// The code of an I/O error on a file or directory that a command names.
+    #[must_use]
+    pub const fn of_io(kind: io::ErrorKind) -> Self {
+        match kind {
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Self::NotFound,
+            io::ErrorKind::AlreadyExists => Self::AlreadyExists,
+            io::ErrorKind::PermissionDenied => Self::PermissionDenied,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace,
+            _ => Self::Internal,
+        }
+    }
 
     /// The HTTP status of the native API.
     #[must_use]

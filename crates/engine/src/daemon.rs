@@ -312,12 +312,7 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), Fault> {
 }
 
 pub(crate) fn io_fault(error: &io::Error, object: String, what: &str) -> Fault {
-    let code = match error.kind() {
-        io::ErrorKind::PermissionDenied => Code::PermissionDenied,
-        io::ErrorKind::StorageFull => Code::NoSpace,
-        _ => Code::Internal,
-    };
-    Fault::new(code, object, format!("cannot {what} ({error})"))
+    Fault::new(Code::of_io(error.kind()), object, format!("cannot {what} ({error})"))
 }
 
 fn lock(run_dir: &Path) -> Result<LockFile, Fault> {

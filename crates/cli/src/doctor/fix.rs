@@ -308,7 +308,7 @@ fn lock(record: &Path) -> Result<file::LockFile, Fault> {
     let directory = record.parent().unwrap_or(record);
     match fs::DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(Fault::new(Code::Internal, format!("directory {}", directory.display()), error));
+            return Err(Fault::new(Code::of_io(error.kind()), format!("directory {}", directory.display()), error));
         }
         _ => (),
     }
