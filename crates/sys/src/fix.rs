@@ -120,10 +120,10 @@ fn current(roots: &Roots, change: &Change) -> Result<String, FixError> {
             Ok(if is_on { "on" } else { "off" }.to_owned())
         }
         Setting::Timer { unit } => {
-            // It fails for units that are not enabled.
-            let tool =
-                Tool::new("systemctl").args(["is-enabled", "--", unit]).ok_codes(&[0, 1]).run().map_err(Box::new)?;
-            Ok(tool.stdout.trim().to_owned())
+            // It fails for units that are not enabled, and for those that do not exist, without a word on them.
+            let states = Tool::new("systemctl").args(["is-enabled", "--", unit]).ok_codes(&[0, 1, 4]);
+            let found = states.run().map_err(Box::new)?.stdout.trim().to_owned();
+            if ["", "not-found"].contains(&found.as_str()) { Err(FixError::Gone) } else { Ok(found) }
         }
     }
 }

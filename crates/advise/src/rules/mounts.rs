@@ -110,8 +110,9 @@ fn use_relatime(facts: &Facts, finding: &Finding) -> Vec<Change> {
     vec![Change::new(setting, "strictatime", "relatime")]
 }
 
-fn start_fstrim(_: &Facts, _: &Finding) -> Vec<Change> {
-    vec![Change::new(Setting::Timer { unit: "fstrim.timer".to_owned() }, "disabled", "enabled")]
+fn start_fstrim(facts: &Facts, _: &Finding) -> Vec<Change> {
+    let change = || Change::new(Setting::Timer { unit: "fstrim.timer".to_owned() }, "disabled", "enabled");
+    facts.systemd.then(change).into_iter().collect()
 }
 
 fn barriers_off(facts: &Facts) -> Vec<Finding> {

@@ -497,6 +497,15 @@ fn faults_of_settings_have_fixes() {
 }
 
 #[test]
+fn a_timer_is_enabled_where_there_is_systemd() {
+    let mut facts = host();
+    (facts.trims, facts.systemd) = (Some(false), false);
+    let found = judge(&facts);
+    assert!(found.iter().all(|finding| finding.id.word() == "space_not_trimmed") && !found.is_empty(), "{found:?}");
+    assert_eq!(plan(&facts, &found), []);
+}
+
+#[test]
 fn bfq_is_chosen_for_hard_disks_with_its_weights() {
     let fixes = |rotational: bool, weight: Option<u32>, bfq_weight: Option<u32>| {
         let mut facts = host();

@@ -6,6 +6,7 @@ use serde_json::json as value;
 use super::cluster::{Cluster, LIMIT};
 use super::{deploy, finish, images, journal_is_charged};
 use crate::case::{Ctx, Outcome};
+use crate::cases::doctor;
 use crate::cases::host::{json, make_file_pool, nothing_is_left, start_daemon};
 
 /// Three databases, each with a client.
@@ -42,6 +43,8 @@ async fn live(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
     create(ctx, cluster).await?;
     are_charged(ctx, cluster, 16 << 20).await?;
     ctx.log("three databases run");
+    // With one processor a volume has one queue, for which the kernel chooses mq-deadline.
+    doctor::finds_only(ctx, &["scheduler_on_stack"]).await?;
 
     let grow = value!({"spec": {"resources": {"requests": {"storage": "192Mi"}}}});
     for pod in PODS {
