@@ -11,7 +11,7 @@ mod raid;
 mod runtimes;
 mod space;
 
-use bulkhead_core::facts::{Device, Facts, Mount};
+use bulkhead_core::facts::{Device, DeviceKind, Facts, Mount};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::fix::{Change, Setting};
 
@@ -35,8 +35,19 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
     TABLES.into_iter().flatten()
 }
 
+/// File systems with a journal or log that fsync commits.
+const JOURNALING: [&str; 6] = ["btrfs", "ext3", "ext4", "f2fs", "jfs", "xfs"];
+
 /// File systems that write each block to a new place.
 const COPY_ON_WRITE: [&str; 3] = ["bcachefs", "btrfs", "zfs"];
+
+// Why rules have no fix.
+const MOVE_DATA: &str = "data has to be moved";
+const UNMOUNT: &str = "the file system has to be unmounted";
+const CHECK_HARDWARE: &str = "hardware has to be checked or replaced";
+const REMOVE_DATA: &str = "what to remove is the owner's decision";
+const CREATE_CONTAINERS: &str = "containers have to be created again";
+const ENDS: &str = "it ends by itself";
 
 /// Most objects that a finding names.
 const MAX_NAMED: usize = 3;
@@ -89,7 +100,17 @@ fn change_scheduler(device: &Device, to: &str) -> Vec<Change> {
     vec![Change::new(setting, from, to)]
 }
 
+/// Whether a device is a volume of ZFS (`zd0`).
+fn is_zvol(device: &Device) -> bool {
+    let number = device.name.strip_prefix("zd");
+    device.kind == DeviceKind::Disk && number.is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
 /// Whether a disk has an I/O controller that acts on weights.
 fn is_controlled(disk: &Device) -> bool {
-    disk.io_cost || disk.scheduler.as_deref() == Some("bfq")
+    disk.io_cost || has_bfq(disk)
+}
+
+fn has_bfq(device: &Device) -> bool {
+    device.scheduler.as_deref() == Some("bfq")
 }

@@ -95,10 +95,22 @@ impl Facts {
         self.devices.iter().find(|device| device.name == name)
     }
 
+    /// The device with a number.
+    #[must_use]
+    pub fn device_at(&self, dev: DevNo) -> Option<&Device> {
+        self.devices.iter().find(|device| device.dev == dev)
+    }
+
+    /// The space of the file system with these files.
+    #[must_use]
+    pub fn space_of(&self, dev: DevNo) -> Option<&Space> {
+        self.spaces.iter().find(|space| space.dev == dev)
+    }
+
     /// The device of a file system.
     #[must_use]
     pub fn device_of(&self, mount: &Mount) -> Option<&Device> {
-        self.devices.iter().find(|device| device.dev == mount.dev)
+        self.device_at(mount.dev)
     }
 
     /// A device and all below it, top first, each once.
@@ -156,7 +168,7 @@ impl Facts {
     /// The disks below the file system with these files.
     #[must_use]
     pub fn disks_of(&self, dev: DevNo) -> Vec<&Device> {
-        self.devices.iter().find(|device| device.dev == dev).map(|top| self.disks(top)).unwrap_or_default()
+        self.device_at(dev).map(|top| self.disks(top)).unwrap_or_default()
     }
 
     /// File systems on block devices, each once, at the place with the shortest path.

@@ -25,10 +25,11 @@ pub struct Row<'a> {
 #[must_use]
 pub fn rows<'a>(facts: &Facts, findings: &'a [Finding]) -> Vec<Row<'a>> {
     let mut tree = Tree { facts, findings, shown: BTreeSet::new(), drawn: BTreeSet::new(), rows: Vec::new() };
+    let containers = facts.containers();
     let mut mounts = facts.file_systems();
     mounts.sort_by(|a, b| a.at.cmp(&b.at));
     for mount in mounts {
-        tree.mount(mount);
+        tree.mount(mount, containers.get(&mount.dev).copied());
     }
     for device in &facts.devices {
         if tree.has_findings(&format!("device {}", device.name)) {
@@ -62,9 +63,9 @@ impl<'b> Tree<'_, 'b> {
         self.findings.iter().enumerate().any(is_left)
     }
 
-    fn mount(&mut self, mount: &'b Mount) {
+    fn mount(&mut self, mount: &'b Mount, containers: Option<usize>) {
         let mut details = vec![mount.fs_type.clone()];
-        if let Some(space) = self.facts.spaces.iter().find(|space| space.dev == mount.dev) {
+        if let Some(space) = self.facts.space_of(mount.dev) {
             details.push(format!("{} of {} free", space.free_bytes, space.size_bytes));
         }
         let databases: BTreeSet<&str> = self
@@ -75,7 +76,7 @@ impl<'b> Tree<'_, 'b> {
             .map(|database| database.name.as_str())
             .collect();
         details.extend(databases.iter().map(|name| format!("data of {name}")));
-        match self.facts.containers().get(&mount.dev) {
+        match containers {
             Some(1) => details.push("1 container".to_owned()),
             Some(count) => details.push(format!("{count} containers")),
             None => (),

@@ -5,7 +5,7 @@ use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::fix::{Change, Setting};
 use bulkhead_core::slices;
 
-use super::{change_scheduler, device_of, disks_in_use, named, on_device, on_mount, written};
+use super::{MOVE_DATA, change_scheduler, device_of, disks_in_use, has_bfq, named, on_device, on_mount, written};
 use crate::{Fix, Measured, Rule};
 
 pub(super) const RULES: &[Rule] = &[
@@ -41,7 +41,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "A file system has to tell the kernel for which cgroup it writes. ext2, ext4, XFS, btrfs and F2FS do.",
         measured: None,
         source: "kernel Documentation/admin-guide/cgroup-v2.rst, Filesystem Support for Writeback; SB_I_CGROUPWB",
-        fix: Fix::None("data has to be moved"),
+        fix: Fix::None(MOVE_DATA),
         find: writeback_not_supported,
     },
     Rule {
@@ -69,7 +69,7 @@ fn enable_memory(_: &Facts, _: &Finding) -> Vec<Change> {
 fn weight_without_effect(facts: &Facts) -> Vec<Finding> {
     let Some(cgroups) = &facts.cgroups else { return Vec::new() };
     let finding = |device: &Device| {
-        let is_bfq = device.scheduler.as_deref() == Some("bfq");
+        let is_bfq = has_bfq(device);
         // systemd and Bulkhead set both weights; each controller acts on one of them.
         let is_idle = |settings: &&CgroupSettings| {
             let has_effect = settings.weight.is_some() && device.io_cost || settings.bfq_weight.is_some() && is_bfq;

@@ -7,7 +7,7 @@ use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::fix::{Change, Setting};
 use bulkhead_core::units::Bytes;
 
-use super::{COPY_ON_WRITE, device_of, named, on_device, on_mount};
+use super::{COPY_ON_WRITE, JOURNALING, MOVE_DATA, device_of, named, on_device, on_mount};
 use crate::{Fix, Measured, Rule};
 
 pub(super) const RULES: &[Rule] = &[
@@ -20,7 +20,7 @@ pub(super) const RULES: &[Rule] = &[
             section: "fsync-probe",
         }),
         source: "kernel Documentation/filesystems/overlayfs.rst; Docker's documentation, OverlayFS storage driver: use volumes for write-heavy workloads",
-        fix: Fix::None("data has to be moved"),
+        fix: Fix::None(MOVE_DATA),
         find: database_on_overlay,
     },
     Rule {
@@ -33,7 +33,7 @@ pub(super) const RULES: &[Rule] = &[
             section: "kubernetes-noisy-neighbour",
         }),
         source: "kernel Documentation/filesystems/ext4/journal.rst; IceFS (OSDI 2014), section 2",
-        fix: Fix::None("data has to be moved"),
+        fix: Fix::None(MOVE_DATA),
         find: database_shares_journal,
     },
     Rule {
@@ -42,7 +42,7 @@ pub(super) const RULES: &[Rule] = &[
               refer to them.",
         measured: None,
         source: "btrfs(5), nodatacow; chattr(1), attribute C",
-        fix: Fix::None("data has to be moved"),
+        fix: Fix::None(MOVE_DATA),
         find: database_copied_on_write,
     },
     Rule {
@@ -50,7 +50,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "A write of less than a stripe reads the old data and parity, and writes both: four operations for one.",
         measured: None,
         source: "kernel Documentation/driver-api/md/raid5-cache.rst and raid5-ppl.rst",
-        fix: Fix::None("data has to be moved"),
+        fix: Fix::None(MOVE_DATA),
         find: database_on_parity_raid,
     },
     Rule {
@@ -102,7 +102,7 @@ fn database_shares_journal(facts: &Facts) -> Vec<Finding> {
                       volume claim of Bulkhead's storage class";
         Some(on_mount(FindingId::DatabaseSharesJournal, mount, evidence).advise(advice))
     };
-    let journaling = |mount: &&Mount| ["btrfs", "ext3", "ext4", "f2fs", "jfs", "xfs"].contains(&mount.fs_type.as_str());
+    let journaling = |mount: &&Mount| JOURNALING.contains(&mount.fs_type.as_str());
     facts.file_systems().into_iter().filter(journaling).filter_map(finding).collect()
 }
 
@@ -133,7 +133,7 @@ fn database_copied_on_write(facts: &Facts) -> Vec<Finding> {
 fn below<'a>(facts: &'a Facts, find: impl Fn(&[&'a Device]) -> Option<&'a Device>) -> Vec<(&'a Device, String)> {
     let mut found: BTreeMap<&str, (&Device, Vec<&str>)> = BTreeMap::new();
     for database in &facts.databases {
-        let top = facts.devices.iter().find(|device| device.dev == database.dev);
+        let top = facts.device_at(database.dev);
         if let Some(device) = top.and_then(|top| find(&facts.stack(top))) {
             found.entry(&device.name).or_insert((device, Vec::new())).1.push(&database.name);
         }

@@ -5,7 +5,10 @@ use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::fix::Change;
 use bulkhead_core::units::Bytes;
 
-use super::{change_scheduler, device_of, disks_in_use, is_controlled, on_device, on_mount, written};
+use super::{
+    CHECK_HARDWARE, MOVE_DATA, change_scheduler, device_of, disks_in_use, has_bfq, is_controlled, on_device, on_mount,
+    written,
+};
 use crate::{Fix, Measured, Rule};
 
 pub(super) const RULES: &[Rule] = &[
@@ -64,7 +67,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The drive compares its own counters of errors and wear with the limits of its maker.",
         measured: None,
         source: "udisks' reference, org.freedesktop.UDisks2.Drive.Ata: SmartFailing, and org.freedesktop.UDisks2.NVMe.Controller: SmartCriticalWarning",
-        fix: Fix::None("hardware has to be checked or replaced"),
+        fix: Fix::None(CHECK_HARDWARE),
         find: disk_failing,
     },
     Rule {
@@ -73,7 +76,7 @@ pub(super) const RULES: &[Rule] = &[
               or the storage behind it is overloaded.",
         measured: None,
         source: "kernel Documentation/scsi/scsi_eh.rst; drivers/scsi/scsi_sysfs.c, iotmo_cnt",
-        fix: Fix::None("hardware has to be checked or replaced"),
+        fix: Fix::None(CHECK_HARDWARE),
         find: disk_timeouts,
     },
     Rule {
@@ -81,7 +84,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The disk can only write whole physical blocks: for parts of two it reads and writes both.",
         measured: None,
         source: "kernel Documentation/ABI/stable/sysfs-block: alignment_offset",
-        fix: Fix::None("data has to be moved"),
+        fix: Fix::None(MOVE_DATA),
         find: misaligned,
     },
     Rule {
@@ -89,7 +92,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The disk can only write whole physical blocks: for a smaller one it reads a block, changes and writes it.",
         measured: None,
         source: "kernel Documentation/ABI/stable/sysfs-block: physical_block_size; mke2fs(8), -b",
-        fix: Fix::None("data has to be moved"),
+        fix: Fix::None(MOVE_DATA),
         find: blocks_small,
     },
 ];
@@ -104,9 +107,7 @@ fn keep_io_cost(facts: &Facts, finding: &Finding) -> Vec<Change> {
 }
 
 fn bfq_on_nvme(facts: &Facts) -> Vec<Finding> {
-    let is_concerned = |device: &&Device| {
-        device.name.starts_with("nvme") && !device.rotational && device.scheduler.as_deref() == Some("bfq")
-    };
+    let is_concerned = |device: &&Device| device.name.starts_with("nvme") && !device.rotational && has_bfq(device);
     let finding = |device: &Device| {
         let advice = format!(
             "`bulkhead device calibrate {0}`, then `bulkhead device control {0} --policy iocost`; without Bulkhead: write `none` to \
@@ -129,7 +130,7 @@ fn io_cost_without_model(facts: &Facts) -> Vec<Finding> {
 }
 
 fn two_controllers(facts: &Facts) -> Vec<Finding> {
-    let both = disks_in_use(facts).filter(|device| device.io_cost && device.scheduler.as_deref() == Some("bfq"));
+    let both = disks_in_use(facts).filter(|device| device.io_cost && has_bfq(device));
     let finding = |device: &Device| {
         let advice = format!(
             "keep one: write `none` (hard disk: `mq-deadline`) to /sys/block/{0}/queue/scheduler, or `bulkhead device control {0} --policy bfq`",
@@ -220,7 +221,7 @@ const SMALL_FS_BYTES: u64 = Bytes::GIB;
 fn blocks_small(facts: &Facts) -> Vec<Finding> {
     let finding = |mount: &Mount| {
         let is_judged = |space: &&Space| space.block_bytes > 0 && space.size_bytes.0 >= SMALL_FS_BYTES;
-        let space = facts.spaces.iter().find(|space| space.dev == mount.dev).filter(is_judged)?;
+        let space = facts.space_of(mount.dev).filter(is_judged)?;
         let disks = facts.disks_of(mount.dev);
         let disk = disks.into_iter().find(|disk| u64::from(disk.physical_block_bytes) > space.block_bytes)?;
         let evidence = format!(

@@ -5,7 +5,7 @@ use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::fix::{Change, Setting};
 use bulkhead_core::units::Bytes;
 
-use super::{COPY_ON_WRITE, device_of, on_device, on_mount, written};
+use super::{COPY_ON_WRITE, JOURNALING, MOVE_DATA, device_of, is_zvol, on_device, on_mount, written};
 use crate::{Fix, Measured, Rule};
 
 pub(super) const RULES: &[Rule] = &[
@@ -26,7 +26,7 @@ pub(super) const RULES: &[Rule] = &[
             section: "volume-overhead",
         }),
         source: "Le, Huang, Wang: Understanding Performance Implications of Nested File Systems in a Virtualized Environment, FAST 2012",
-        fix: Fix::None("data has to be moved"),
+        fix: Fix::None(MOVE_DATA),
         find: journal_nested,
     },
     Rule {
@@ -34,7 +34,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "Small random writes to an image, as databases make them, scatter its blocks over the disk.",
         measured: None,
         source: "btrfs(5), `nodatacow`; chattr(1), attribute C",
-        fix: Fix::None("data has to be moved"),
+        fix: Fix::None(MOVE_DATA),
         find: image_copied_on_write,
     },
     Rule {
@@ -60,7 +60,7 @@ pub(super) const RULES: &[Rule] = &[
               ZFS intent log, and a block smaller than `volblocksize` is read, changed and written as a whole.",
         measured: None,
         source: "zfsprops(7), volblocksize, logbias, sync",
-        fix: Fix::None("data has to be moved"),
+        fix: Fix::None(MOVE_DATA),
         find: journal_on_zvol,
     },
     Rule {
@@ -69,13 +69,10 @@ pub(super) const RULES: &[Rule] = &[
               discarded.",
         measured: None,
         source: "kernel Documentation/admin-guide/device-mapper/thin-provisioning.rst; btrfs(5)",
-        fix: Fix::None("data has to be moved"),
+        fix: Fix::None(MOVE_DATA),
         find: copy_on_write_twice,
     },
 ];
-
-/// File systems with a journal or log that fsync commits.
-const JOURNALING: [&str; 6] = ["btrfs", "ext3", "ext4", "f2fs", "jfs", "xfs"];
 
 /// Images with less than this part allocated are sparse. A full one can have a few holes, where its content is zeroes.
 const SPARSE_BELOW_PCT: u64 = 90;
@@ -179,12 +176,6 @@ fn image_deleted(facts: &Facts) -> Vec<Finding> {
         on_device(FindingId::ImageDeleted, device, evidence).advise(advice)
     };
     images(facts).into_iter().filter(|(_, image, _)| image.deleted).map(finding).collect()
-}
-
-/// Whether a device is a volume of ZFS (`zd0`).
-fn is_zvol(device: &Device) -> bool {
-    let number = device.name.strip_prefix("zd");
-    device.kind == DeviceKind::Disk && number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
 fn journal_on_zvol(facts: &Facts) -> Vec<Finding> {

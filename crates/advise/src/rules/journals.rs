@@ -4,7 +4,7 @@ use bulkhead_core::facts::{Device, Ext4, Facts, Mount};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::units::Bytes;
 
-use super::{named, on_mount, written};
+use super::{CHECK_HARDWARE, ENDS, MOVE_DATA, UNMOUNT, named, on_mount, written};
 use crate::{Fix, Measured, Rule};
 
 pub(super) const RULES: &[Rule] = &[
@@ -13,7 +13,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "ext4 records an error when it finds metadata that cannot be right. Only e2fsck can tell what is lost.",
         measured: None,
         source: "kernel Documentation/ABI/testing/sysfs-fs-ext4: errors_count",
-        fix: Fix::None("the file system has to be unmounted"),
+        fix: Fix::None(UNMOUNT),
         find: file_system_errors,
     },
     Rule {
@@ -21,7 +21,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "btrfs counts failed reads, writes and flushes, and blocks whose checksum is wrong. With redundancy it repairs what it reads.",
         measured: None,
         source: "btrfs-device(8), stats; kernel fs/btrfs/sysfs.c, error_stats",
-        fix: Fix::None("hardware has to be checked or replaced"),
+        fix: Fix::None(CHECK_HARDWARE),
         find: btrfs_errors,
     },
     Rule {
@@ -34,7 +34,7 @@ pub(super) const RULES: &[Rule] = &[
             section: "fsync-probe",
         }),
         source: "kernel fs/jbd2/journal.c, kjournald2; Documentation/admin-guide/cgroup-v2.rst, Writeback",
-        fix: Fix::None("data has to be moved"),
+        fix: Fix::None(MOVE_DATA),
         find: journal_not_limited,
     },
     Rule {
@@ -45,7 +45,7 @@ pub(super) const RULES: &[Rule] = &[
         measured: None,
         source: "mke2fs(8), -J size; kernel fs/jbd2/journal.c, j_max_transaction_buffers; e2fsprogs lib/ext2fs/mkjournal.c, \
                  ext2fs_default_journal_size",
-        fix: Fix::None("the file system has to be unmounted"),
+        fix: Fix::None(UNMOUNT),
         find: journal_small,
     },
     Rule {
@@ -54,7 +54,7 @@ pub(super) const RULES: &[Rule] = &[
               what was being changed can be damaged.",
         measured: None,
         source: "mke2fs(8), has_journal; kernel fs/ext4/fsync.c, ext4_fsync_nojournal",
-        fix: Fix::None("the file system has to be unmounted"),
+        fix: Fix::None(UNMOUNT),
         find: ext4_without_journal,
     },
     Rule {
@@ -63,7 +63,7 @@ pub(super) const RULES: &[Rule] = &[
               minutes on a large disk; the same thread reads block bitmaps after each mount. Measurements during that time are too slow.",
         measured: None,
         source: "mke2fs(8), lazy_itable_init; kernel fs/ext4/super.c, ext4_lazyinit_thread and EXT4_LI_MODE_PREFETCH_BBITMAP",
-        fix: Fix::None("it ends by itself"),
+        fix: Fix::None(ENDS),
         find: lazy_init_running,
     },
 ];
@@ -129,7 +129,7 @@ fn journal_not_limited(facts: &Facts) -> Vec<Finding> {
 
 fn journal_small(facts: &Facts) -> Vec<Finding> {
     let finding = |(fs, device, mount): (&Ext4, &Device, &Mount)| {
-        let space = facts.spaces.iter().find(|space| space.dev == device.dev)?;
+        let space = facts.space_of(device.dev)?;
         let transaction = Bytes(fs.max_transaction_blocks?.saturating_mul(space.block_bytes));
         let is_small = space.size_bytes.0 >= LARGE_FS_BYTES && transaction.0 <= SMALL_TRANSACTION_BYTES;
         let evidence =

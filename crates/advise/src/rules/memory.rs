@@ -4,7 +4,7 @@ use bulkhead_core::facts::{Database, Device, DeviceKind, Facts, Swap};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::units::Bytes;
 
-use super::{is_controlled, named};
+use super::{is_controlled, is_zvol, named};
 use crate::{Fix, Rule};
 
 pub(super) const RULES: &[Rule] = &[
@@ -60,10 +60,9 @@ fn swap_beside_database(facts: &Facts) -> Vec<Finding> {
 
 fn swap_above_image(facts: &Facts) -> Vec<Finding> {
     let finding = |swap: &Swap| {
-        let top = facts.devices.iter().find(|device| device.dev == swap.dev)?;
+        let top = facts.device_at(swap.dev)?;
         let is_served = |device: &&Device| {
-            matches!(device.kind, DeviceKind::Loop | DeviceKind::Nbd | DeviceKind::Ublk)
-                || device.name.starts_with("zd")
+            matches!(device.kind, DeviceKind::Loop | DeviceKind::Nbd | DeviceKind::Ublk) || is_zvol(device)
         };
         let below = facts.stack(top).into_iter().find(is_served)?;
         let advice = "`swapoff` it, and use a partition, a logical volume or a file on a disk";

@@ -4,7 +4,7 @@ use bulkhead_core::facts::{Device, DeviceKind, Facts, Mount};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::fix::{Change, Setting};
 
-use super::{mount_of, on_mount, written};
+use super::{UNMOUNT, mount_of, on_mount, written};
 use crate::{Fix, Rule};
 
 pub(super) const RULES: &[Rule] = &[
@@ -21,7 +21,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "Metadata is committed before the data that it refers to. The fsync of a database is not faster by it, because that writes its data first.",
         measured: None,
         source: "kernel Documentation/filesystems/ext4/, `data=writeback`; ext4(5)",
-        fix: Fix::None("the file system has to be unmounted"),
+        fix: Fix::None(UNMOUNT),
         find: data_not_ordered,
     },
     Rule {
@@ -30,7 +30,7 @@ pub(super) const RULES: &[Rule] = &[
               writeback to cgroups in it.",
         measured: None,
         source: "kernel Documentation/filesystems/ext4/, `data=journal`; fs/ext4/super.c: SB_I_CGROUPWB is not set",
-        fix: Fix::None("the file system has to be unmounted"),
+        fix: Fix::None(UNMOUNT),
         find: data_journaled,
     },
     Rule {

@@ -3,7 +3,7 @@
 use bulkhead_core::facts::{Device, Facts};
 use bulkhead_core::finding::{Finding, FindingId};
 
-use super::on_device;
+use super::{CHECK_HARDWARE, ENDS, on_device};
 use crate::{Fix, Rule};
 
 pub(super) const RULES: &[Rule] = &[
@@ -12,7 +12,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "Redundancy is gone, and reads of a missing member are computed from all others.",
         measured: None,
         source: "kernel Documentation/admin-guide/md.rst: degraded",
-        fix: Fix::None("hardware has to be checked or replaced"),
+        fix: Fix::None(CHECK_HARDWARE),
         find: raid_degraded,
     },
     Rule {
@@ -20,7 +20,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The kernel's own I/O on the members is charged to no container, and has a minimum speed also beside theirs.",
         measured: None,
         source: "kernel Documentation/admin-guide/md.rst: sync_action, sync_speed_min",
-        fix: Fix::None("it ends by itself"),
+        fix: Fix::None(ENDS),
         find: raid_rebuilding,
     },
     Rule {
@@ -28,7 +28,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The others carry its I/O. When the last one fails, all I/O waits or fails.",
         measured: None,
         source: "kernel Documentation/admin-guide/device-mapper/dm-queue-length.rst, Status; multipath(8)",
-        fix: Fix::None("hardware has to be checked or replaced"),
+        fix: Fix::None(CHECK_HARDWARE),
         find: path_lost,
     },
 ];

@@ -3,7 +3,7 @@
 use bulkhead_core::facts::{ContainerLog, Database, Facts, Mount, Runtime};
 use bulkhead_core::finding::{Finding, FindingId};
 
-use super::{is_controlled, named};
+use super::{CREATE_CONTAINERS, is_controlled, named};
 use crate::{Fix, Rule};
 
 pub(super) const RULES: &[Rule] = &[
@@ -12,7 +12,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "Docker's default is one file for each container, without a limit. It ends when the file system is full, for all that use it.",
         measured: None,
         source: "Docker's documentation, JSON File logging driver: max-size",
-        fix: Fix::None("containers have to be created again"),
+        fix: Fix::None(CREATE_CONTAINERS),
         find: logs_unlimited,
     },
     Rule {
@@ -20,7 +20,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "Each line that a container prints is appended to a file, and the database's fsync waits for what has been appended.",
         measured: None,
         source: "Docker's documentation, Configure logging drivers; kernel Documentation/filesystems/ext4/, data=ordered",
-        fix: Fix::None("containers have to be created again"),
+        fix: Fix::None(CREATE_CONTAINERS),
         find: logs_beside_database,
     },
     Rule {
@@ -37,7 +37,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The storage driver vfs has no layers: it copies all files of the image for each container, in space and in I/O.",
         measured: None,
         source: "Docker's documentation, VFS storage driver; containers-storage.conf(5), driver",
-        fix: Fix::None("containers have to be created again"),
+        fix: Fix::None(CREATE_CONTAINERS),
         find: images_copied_whole,
     },
     Rule {
@@ -45,7 +45,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "Each operation on a file goes through a process, also those on data. The kernel's overlayfs works without root since 5.11.",
         measured: None,
         source: "containers-storage.conf(5), mount_program; kernel Documentation/filesystems/overlayfs.rst, userxattr",
-        fix: Fix::None("containers have to be created again"),
+        fix: Fix::None(CREATE_CONTAINERS),
         find: overlay_in_user_space,
     },
     Rule {

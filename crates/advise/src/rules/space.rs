@@ -4,7 +4,7 @@ use bulkhead_core::facts::{Device, Facts, Mount, Space, ThinPool};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::stack::pool_name;
 
-use super::{on_mount, written};
+use super::{REMOVE_DATA, on_mount, written};
 use crate::{Fix, Rule};
 
 pub(super) const RULES: &[Rule] = &[
@@ -13,7 +13,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The allocator finds only small free pieces, so that new files are fragmented; then writes fail, for every container there.",
         measured: None,
         source: "statvfs(3); kernel fs/ext4/mballoc.c, ext4_mb_regular_allocator",
-        fix: Fix::None("what to remove is the owner's decision"),
+        fix: Fix::None(REMOVE_DATA),
         find: file_system_nearly_full,
     },
     Rule {
@@ -21,7 +21,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "The number of inodes of ext4 is fixed when it is created. Without a free one no file can be created, whatever space is free.",
         measured: None,
         source: "mke2fs(8), -i and -N; statvfs(3)",
-        fix: Fix::None("what to remove is the owner's decision"),
+        fix: Fix::None(REMOVE_DATA),
         find: inodes_nearly_used,
     },
     Rule {
@@ -30,7 +30,7 @@ pub(super) const RULES: &[Rule] = &[
               file systems above report I/O errors.",
         measured: None,
         source: "lvmthin(7); kernel Documentation/admin-guide/device-mapper/thin-provisioning.rst",
-        fix: Fix::None("what to remove is the owner's decision"),
+        fix: Fix::None(REMOVE_DATA),
         find: pool_nearly_full,
     },
     Rule {
@@ -70,7 +70,7 @@ fn percent(used: u64, total: u64) -> u64 {
 
 /// File systems that are written, with their space.
 fn spaces(facts: &Facts) -> impl Iterator<Item = (&Mount, &Space)> {
-    written(facts).filter_map(|mount| Some((mount, facts.spaces.iter().find(|space| space.dev == mount.dev)?)))
+    written(facts).filter_map(|mount| Some((mount, facts.space_of(mount.dev)?)))
 }
 
 fn file_system_nearly_full(facts: &Facts) -> Vec<Finding> {
