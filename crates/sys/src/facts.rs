@@ -73,15 +73,12 @@ pub fn read(roots: &Roots, image_of: &ImageOf) -> Facts {
 /// The block devices. What is known of images and of device-mapper is added where it can be seen.
 fn devices(look: &mut Look, image_of: &ImageOf, mounts: &[Mount]) -> Vec<Device> {
     let dm = look.at("the state of device-mapper devices", dm::read).unwrap_or_default();
-    let context = Context { image_of: Arc::clone(image_of), mounts: mounts.to_vec(), dm };
+    let failing = look.at("the state of disks (udisks)", smart::failing).unwrap_or_default();
+    let context = Context { image_of: Arc::clone(image_of), mounts: mounts.to_vec(), dm, failing };
     let devices = look.at("the block devices", move |roots| devices::read(roots, &context)).unwrap_or_default();
     let mut examined = devices.clone();
-    let failing = look.at("the state of disks (udisks)", smart::failing).unwrap_or_default();
     let examine = move |_: &Roots| {
         devices::examine_images(&mut examined);
-        for device in &mut examined {
-            device.failing = failing.get(&device.name).cloned();
-        }
         Ok(examined)
     };
     look.at("the images of loop devices", examine).unwrap_or(devices)

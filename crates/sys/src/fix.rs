@@ -95,7 +95,7 @@ fn current(roots: &Roots, change: &Change) -> Result<String, FixError> {
         }
         Setting::DirectIo { device, dev } => {
             identify(roots, device, *dev)?;
-            let flag = read(&queue_of(roots, *dev).join("loop/dio"))?;
+            let flag = read(&directory_of(roots, *dev).join("loop/dio"))?;
             Ok(if flag == "1" { "on" } else { "off" }.to_owned())
         }
         Setting::FileSystemOption { at, dev } => {
@@ -223,13 +223,14 @@ fn shown(roots: &Roots, at: &str, dev: DevNo) -> Result<(String, String), FixErr
     if is_it { Ok((mount.options, mount.super_options)) } else { Err(FixError::Gone) }
 }
 
-fn queue_of(roots: &Roots, dev: DevNo) -> PathBuf {
+/// The directory of a device in sysfs.
+fn directory_of(roots: &Roots, dev: DevNo) -> PathBuf {
     roots.sys.join("dev/block").join(dev.to_string())
 }
 
 /// The file of a device's readahead; that of its disk, for a partition.
 fn readahead(roots: &Roots, dev: DevNo) -> PathBuf {
-    let directory = queue_of(roots, dev);
+    let directory = directory_of(roots, dev);
     let queue = if directory.join("partition").exists() { directory.join("../queue") } else { directory.join("queue") };
     queue.join("read_ahead_kb")
 }

@@ -27,6 +27,8 @@ pub(super) struct Context {
     pub(super) mounts: Vec<Mount>,
     /// The state of device-mapper devices, by name.
     pub(super) dm: HashMap<String, Status>,
+    /// What is wrong with disks, by name.
+    pub(super) failing: HashMap<String, String>,
 }
 
 pub(super) fn read(roots: &Roots, context: &Context) -> Result<Vec<Device>, String> {
@@ -44,7 +46,7 @@ fn fact_of(
     roots: &Roots,
     device: BlockDevice,
     names: &HashMap<DevNo, String>,
-    Context { image_of, mounts, dm }: &Context,
+    Context { image_of, mounts, dm, failing }: &Context,
 ) -> Device {
     let directory = roots.sys.join("class/block").join(device.name.replace('/', "!"));
     let read = |path: PathBuf| fs::read_to_string(path).ok().map(|text| printable(text.trim()));
@@ -91,7 +93,7 @@ fn fact_of(
         raid_action: read(directory.join("md/sync_action")),
         model,
         readahead_bytes: number(queue("read_ahead_kb")).and_then(|kib| kib.checked_mul(1024)).map(Bytes),
-        failing: None,
+        failing: failing.get(&device.name).cloned(),
         timeouts: read(directory.join("device/iotmo_cnt")).as_deref().and_then(hexadecimal).unwrap_or(0),
         scheduler: device.scheduler.map(|scheduler| printable(&scheduler.active)),
         name: printable(&device.name),
