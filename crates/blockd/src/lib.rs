@@ -39,6 +39,7 @@ use bulkhead_core::units::Bytes;
 use bulkhead_formats::read_counts;
 use bulkhead_formats::servers::{self, RemovalError};
 use bulkhead_sys::background::{self, BackgroundError};
+use bulkhead_sys::block;
 use bulkhead_sys::cgroup::{self, CgroupError};
 use bulkhead_sys::file::{FileError, LockFile};
 use bulkhead_sys::image::Filler;
@@ -219,6 +220,7 @@ fn serve(
         .and_then(|ready| {
             servers::mark_unprobed(roots, &device)?;
             control.start(device.id)?;
+            remove_scheduler(roots, &device);
             let node = publish(roots, spec, &device, ready.size, false)?;
             Ok((ready, node))
         });
@@ -349,6 +351,15 @@ fn run_queue(
         }
     }
     Ok(())
+}
+
+/// Removes the I/O scheduler of a device that was just started: for one with a single queue the kernel chooses `mq-deadline`
+/// (`elevator_set_default`), and the disk below has one of its own, which knows all volumes. The device works with one, too.
+fn remove_scheduler(roots: &Roots, device: &DeviceInfo) {
+    let removed = block::devno_of(&device.node(roots)).and_then(|dev| block::set_scheduler(roots, dev, "none"));
+    if let Err(error) = removed {
+        tracing::warn!(device = device.name(), why = chain(&error), "the volume's device keeps its I/O scheduler");
+    }
 }
 
 /// Registers a device and creates its node, unless the node of a device that was taken over exists.

@@ -20,7 +20,7 @@ fn well_configured_hosts_of_containers_have_no_false_findings() {
     let copied = words(&["images_copied_whole"]);
     assert_eq!(found(include_str!("captured/docker.json")), copied);
     assert_eq!(found(include_str!("captured/podman.json")), copied);
-    // Three databases on volumes of Bulkhead's. With one processor a volume has one queue, for which the kernel chooses mq-deadline.
+    // Three databases on volumes of Bulkhead's, with one processor, for which the kernel chose mq-deadline: block servers now remove it.
     assert_eq!(found(include_str!("captured/kubernetes.json")), words(&["scheduler_on_stack"]));
 }
 

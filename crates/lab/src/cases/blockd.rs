@@ -95,6 +95,14 @@ async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
     let mounts = ctx.machine.sh(&format!("cat /proc/{pid}/mountinfo")).await?;
     ensure!(mounts.lines().count() == 1 && mounts.contains("tmpfs"), "the server holds mounts: {mounts}");
 
+    let device = view["device"].as_str().context("the volume has no device")?;
+    // The volume may be a partition.
+    let queue = format!(
+        "at=$(readlink -f /sys/class/block/$(basename {device})); cat $at/queue/scheduler || cat $at/../queue/scheduler"
+    );
+    let scheduler = ctx.machine.sh(&queue).await?;
+    ensure!(scheduler.starts_with("[none]"), "the volume's device has an I/O scheduler: {scheduler}");
+
     // All writes to the volume reach the disk through the server. Wait until it has written the volume in advance,
     // which would be counted as well, more of it in the counters that are read later.
     until_prepared(ctx, "file/v").await?;

@@ -43,8 +43,7 @@ async fn live(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
     create(ctx, cluster).await?;
     are_charged(ctx, cluster, 16 << 20).await?;
     ctx.log("three databases run");
-    // With one processor a volume has one queue, for which the kernel chooses mq-deadline.
-    doctor::finds_only(ctx, &["scheduler_on_stack"]).await?;
+    doctor::finds_only(ctx, &[]).await?;
 
     let grow = value!({"spec": {"resources": {"requests": {"storage": "192Mi"}}}});
     for pod in PODS {
