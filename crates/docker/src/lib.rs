@@ -12,7 +12,6 @@ mod engine;
 pub mod options;
 pub mod plugin;
 pub mod protocol;
-mod repeat;
 pub mod server;
 mod turns;
 

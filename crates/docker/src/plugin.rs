@@ -15,15 +15,15 @@ use bulkhead_core::model::{FrontEnd, LeaseUser, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::{Bytes, Latency};
-use bulkhead_front_end::tenants;
+use bulkhead_front_end::{repeat, tenants};
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::engine;
 use crate::options::{self, Options, Source};
 use crate::protocol::{Create, Use, Volume};
 use crate::turns::Turns;
-use crate::{engine, repeat};
 
 /// How many changes are worked on at a time, and for how long a slow one delays the next.
 const AT_A_TIME: usize = 8;
@@ -71,7 +71,7 @@ impl Plugin {
             if let (Err(fault), Some(tenant)) = (&created, new_tenant)
                 && fault.code != Code::Unavailable
             {
-                tenants::remove_unused(&self.daemon, FrontEnd::Docker, &tenant).await;
+                tenants::remove_unused(&self.daemon, FrontEnd::Docker, &tenant).await?;
             }
             created
         };
@@ -83,8 +83,7 @@ impl Plugin {
     pub async fn remove(&self, name: &str, engine: FrontEnd, deadline: Instant) -> Result<(), Fault> {
         let view = match self.find(name).await {
             Err(fault) if fault.code == Code::NotFound => {
-                tenants::remove_unused(&self.daemon, FrontEnd::Docker, &checked_name(name)?).await;
-                return Ok(());
+                return tenants::remove_unused(&self.daemon, FrontEnd::Docker, &checked_name(name)?).await;
             }
             found => found?,
         };
@@ -114,8 +113,7 @@ impl Plugin {
         }
         self.daemon.volume_remove(&view.volume, Removal::default()).await?;
         let tenant = view.default_tenant.as_ref().unwrap_or(&view.volume.name);
-        tenants::remove_unused(&self.daemon, FrontEnd::Docker, tenant).await;
-        Ok(())
+        tenants::remove_unused(&self.daemon, FrontEnd::Docker, tenant).await
     }
 
     /// `VolumeDriver.Mount`: mounts a volume for its tenant, until each of its users has unmounted it as often as it has mounted it.

@@ -16,7 +16,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::FrontEnd;
-use bulkhead_front_end::Connections;
+use bulkhead_front_end::{Connections, repeat};
 use bulkhead_sys::roots::Roots;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -30,7 +30,7 @@ use crate::plugin::Plugin;
 use crate::protocol::{
     Activated, Capabilities, CapabilitiesReply, Create, Got, Listed, MEDIA_TYPE, Mounted, Named, Outcome, Use,
 };
-use crate::{advice, engine, repeat};
+use crate::{advice, engine};
 
 /// Largest request body that is read, in bytes: 14 options fit in a fraction of it.
 pub const MAX_BODY_BYTES: usize = 64 << 10;

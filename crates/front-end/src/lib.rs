@@ -1,10 +1,11 @@
 //! What the front ends for container engines have in common: [`Given`] reads the options of a request, [`tenants`] creates and removes the
-//! tenants of volumes, [`Connections`] accepts clients. Does not: know a protocol.
+//! tenants of volumes, [`repeat`] repeats requests while the daemon restarts, [`Connections`] accepts clients. Does not: know a protocol.
 
 #![forbid(unsafe_code)]
 
 mod connections;
 mod given;
+pub mod repeat;
 pub mod tenants;
 
 pub use connections::{Connections, Listener};

@@ -65,7 +65,7 @@ impl Controller {
             }
         };
         if made.is_err() && existing.is_none() {
-            tenants::remove_unused(&self.daemon, FrontEnd::Csi, &tenant).await;
+            tenants::remove_unused(&self.daemon, FrontEnd::Csi, &tenant).await.map_err(failed)?;
         }
         let volume = self.volume(&made?, request.volume_content_source.clone());
         Ok(CreateVolumeResponse { volume: Some(volume) })
@@ -164,8 +164,7 @@ impl Controller {
         let Some(volume) = names::parse_id("volume_id", id).map_err(failed)? else { return Ok(()) };
         let view = match self.daemon.volume_inspect(&volume).await {
             Err(fault) if fault.code == Code::NotFound => {
-                tenants::remove_unused(&self.daemon, FrontEnd::Csi, &volume.name).await;
-                return Ok(());
+                return tenants::remove_unused(&self.daemon, FrontEnd::Csi, &volume.name).await.map_err(failed);
             }
             found => found.map_err(failed)?,
         };
@@ -174,8 +173,8 @@ impl Controller {
             return Err(failed(Fault::new(Code::InvalidArgument, format!("volume {id}"), cause)));
         }
         self.daemon.volume_remove(&volume, Removal::default()).await.map_err(failed)?;
-        tenants::remove_unused(&self.daemon, FrontEnd::Csi, view.default_tenant.as_ref().unwrap_or(&volume.name)).await;
-        Ok(())
+        let tenant = view.default_tenant.as_ref().unwrap_or(&volume.name);
+        tenants::remove_unused(&self.daemon, FrontEnd::Csi, tenant).await.map_err(failed)
     }
 
     /// `ControllerModifyVolume`: changes the share, the limits and the promise of the volume's tenant.

@@ -11,7 +11,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Repeats a request, which has to be one that can be repeated, until it is answered: until `deadline`, or until the daemon has been away for
 /// `away` without interruption.
-pub(crate) async fn until_answered<T, F>(away: Duration, deadline: Instant, attempt: impl Fn() -> F) -> Result<T, Fault>
+///
+/// # Errors
+/// The last attempt's.
+pub async fn until_answered<T, F>(away: Duration, deadline: Instant, attempt: impl Fn() -> F) -> Result<T, Fault>
 where
     F: Future<Output = Result<T, Fault>>,
 {
