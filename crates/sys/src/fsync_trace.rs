@@ -1,34 +1,19 @@
 //! Duration of each fsync(2) call in ext4, by the tracepoints `ext4_sync_file_enter` and `_exit`.
 //!
-//! Owns a tracefs instance, so that other users of tracing are not affected; it is removed on drop, or by the next trace if this one is
-//! killed. Only one trace at a time. Does not filter by caller: each call has its thread id.
+//! Only one trace at a time. Does not filter by caller: each call has its thread id.
 
 use std::collections::HashMap;
-use std::fs;
-use std::io;
-use std::path::PathBuf;
 
 use bulkhead_core::units::DevNo;
-use rustix::mount::{MountFlags, mount};
 
 use crate::roots::Roots;
+use crate::tracefs::{Instance, TraceError, kernel_dev};
 
 /// Name of the instance: constant, so that the instance of a killed trace is found.
 const INSTANCE: &str = "bulkhead";
 const EVENTS: [&str; 2] = ["ext4_sync_file_enter", "ext4_sync_file_exit"];
 /// Size of the ring buffer of each CPU: about 60 000 calls.
-const BUFFER_KIB: &str = "8192";
-
-/// Tracing could not be started or read.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot use {path}")]
-pub struct FsyncTraceError {
-    /// The file or directory of tracefs.
-    path: PathBuf,
-    /// The operating system's reason.
-    #[source]
-    source: io::Error,
-}
+const BUFFER_KIB: u32 = 8192;
 
 /// A call that started and returned while the trace was running.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,7 +31,7 @@ pub struct FsyncCall {
 /// A running trace.
 #[derive(Debug)]
 pub struct FsyncTrace {
-    dir: PathBuf,
+    instance: Instance,
 }
 
 impl FsyncTrace {
@@ -54,58 +39,20 @@ impl FsyncTrace {
     ///
     /// # Errors
     /// If tracefs or ext4's tracepoints are missing.
-    pub fn start(roots: &Roots, dev: DevNo) -> Result<Self, FsyncTraceError> {
-        let base = roots.sys.join("kernel/tracing");
-        if !base.join("instances").exists() {
-            mount("tracefs", &base, "tracefs", MountFlags::NOSUID | MountFlags::NODEV, None)
-                .map_err(|errno| FsyncTraceError { path: base.clone(), source: errno.into() })?;
-        }
-        let trace = Self { dir: recreate_instance(base.join("instances").join(INSTANCE))? };
-        // The kernel's dev_t: 12 bits of major, 20 of minor.
-        let filter = format!("dev == {}", (u64::from(dev.major) << 20) | u64::from(dev.minor));
-        trace.write("buffer_size_kb", BUFFER_KIB)?;
+    pub fn start(roots: &Roots, dev: DevNo) -> Result<Self, TraceError> {
+        let instance = Instance::create(roots, INSTANCE, BUFFER_KIB)?;
         for event in EVENTS {
-            trace.write(&format!("events/ext4/{event}/filter"), &filter)?;
-            trace.write(&format!("events/ext4/{event}/enable"), "1")?;
+            instance.enable(&format!("ext4/{event}"), &format!("dev == {}", kernel_dev(dev)))?;
         }
-        Ok(trace)
+        Ok(Self { instance })
     }
 
     /// Stops the trace, and returns the traced calls.
     ///
     /// # Errors
     /// If the trace cannot be read.
-    pub fn stop(self) -> Result<Vec<FsyncCall>, FsyncTraceError> {
-        self.write("tracing_on", "0")?;
-        let path = self.dir.join("trace");
-        let text = fs::read(&path).map_err(|source| FsyncTraceError { path, source })?;
-        Ok(parse(&String::from_utf8_lossy(&text)))
-    }
-
-    fn write(&self, file: &str, value: &str) -> Result<(), FsyncTraceError> {
-        let path = self.dir.join(file);
-        fs::write(&path, value).map_err(|source| FsyncTraceError { path, source })
-    }
-}
-
-impl Drop for FsyncTrace {
-    fn drop(&mut self) {
-        // An instance that cannot be removed is removed by the next trace.
-        if let Err(error) = fs::remove_dir(&self.dir) {
-            tracing::warn!(dir = %self.dir.display(), %error, "cannot remove a tracing instance");
-        }
-    }
-}
-
-/// Creates the instance, after removing that of a killed trace.
-fn recreate_instance(dir: PathBuf) -> Result<PathBuf, FsyncTraceError> {
-    let removed = match fs::remove_dir(&dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    };
-    match removed.and_then(|()| fs::create_dir(&dir)) {
-        Ok(()) => Ok(dir),
-        Err(source) => Err(FsyncTraceError { path: dir, source }),
+    pub fn stop(self) -> Result<Vec<FsyncCall>, TraceError> {
+        Ok(parse(&self.instance.stop()?))
     }
 }
 
@@ -155,17 +102,6 @@ mod tests {
       odd [a-b] -77      [000] .....   100.101000: ext4_sync_file_exit: dev 253,0 ino 16 ret 0
         mariadbd-1234    [001] .....   100.200000: ext4_sync_file_enter: dev 253,0 ino 15 parent 2 datasync 1
 ";
-
-    #[test]
-    fn a_leftover_instance_is_recreated() {
-        let base = tempfile::tempdir().unwrap();
-        let dir = base.path().join(INSTANCE);
-        for _ in 0..2 {
-            assert_eq!(recreate_instance(dir.clone()).unwrap(), dir);
-        }
-        let error = recreate_instance(base.path().join("absent/x")).unwrap_err();
-        assert_eq!(error.source.kind(), io::ErrorKind::NotFound);
-    }
 
     #[test]
     fn calls_are_paired_by_thread() {

@@ -8,6 +8,7 @@
 
 pub mod background;
 pub mod block;
+pub mod block_trace;
 pub mod bpf;
 pub mod buffer;
 pub mod cgroup;
@@ -42,5 +43,8 @@ pub mod trim;
 pub mod ublk;
 pub mod worker;
 
+pub use tracefs::TraceError;
+
 mod mapping;
 mod raw;
+mod tracefs;
