@@ -12,12 +12,15 @@
 //! Without `--wait-for-start`, a load starts at once and ends with its window.
 
 mod clock;
+mod database;
 mod direct;
 mod files;
 mod fsyncs;
 mod mkdirs;
 mod probe;
+mod random;
 mod sequential;
+mod servers;
 pub mod storm;
 mod streams;
 mod tally;
@@ -65,6 +68,14 @@ pub enum LoadKind {
     SequentialRead,
     /// Creates directories, 2000 per second.
     Mkdirs,
+    /// Filebench's file server: creates, appends to, reads and removes files of 128 KiB.
+    FileServer,
+    /// Filebench's web server: reads files of 16 KiB, and appends to a log.
+    WebServer,
+    /// Filebench's mail server: creates, reads and appends to files of 16 KiB, each with an fsync.
+    MailServer,
+    /// Filebench's OLTP: reads and durable writes of 2 KiB at random places, and a log.
+    DatabaseServer,
 }
 
 impl LoadKind {
@@ -83,6 +94,10 @@ impl LoadKind {
             Self::SequentialDirect => "sequential-direct",
             Self::SequentialRead => "sequential-read",
             Self::Mkdirs => "mkdirs",
+            Self::FileServer => "file-server",
+            Self::WebServer => "web-server",
+            Self::MailServer => "mail-server",
+            Self::DatabaseServer => "database-server",
         }
     }
 }
@@ -105,8 +120,8 @@ pub struct LoadArgs {
     /// Wait for a byte on standard input before the start and for another one before the end.
     #[arg(long)]
     pub wait_for_start: bool,
-    /// Number of threads (default: 1 for probe, mkdirs, direct writes and reads, 8 for streams and fsyncs, 2 for storm, else 4);
-    /// sequential direct writes and reads have one.
+    /// Number of threads (default: 1 for probe, mkdirs, direct writes and reads, 8 for streams and fsyncs, 2 for storm, Filebench's for
+    /// servers, else 4); sequential direct writes and reads have one, and a database's are those that read.
     #[arg(long)]
     pub threads: Option<usize>,
     /// Maximum size of each file in bytes (default: 128 MiB; probe 64 MiB; storm 4 KiB).
@@ -118,6 +133,9 @@ pub struct LoadArgs {
     /// storm: number of batches of 64 files between fsyncs of the directory (default 1; 0: never).
     #[arg(long)]
     pub sync_every: Option<u64>,
+    /// file-server, web-server, mail-server: number of files (default: Filebench's).
+    #[arg(long)]
+    pub files: Option<u64>,
     /// random-sync, sequential-direct, sequential-read: this block device instead of a file; its data is lost.
     #[arg(long)]
     pub on: Option<PathBuf>,
@@ -137,6 +155,7 @@ impl LoadArgs {
             file_bytes: None,
             interval_ms: None,
             sync_every: None,
+            files: None,
             on: None,
         }
     }
@@ -158,6 +177,7 @@ impl LoadArgs {
         option("file-bytes", self.file_bytes.map(|n| n.to_string()));
         option("interval-ms", self.interval_ms.map(|n| n.to_string()));
         option("sync-every", self.sync_every.map(|n| n.to_string()));
+        option("files", self.files.map(|n| n.to_string()));
         option("on", self.on.as_ref().map(|path| path.display().to_string()));
         if self.wait_for_start {
             argv.push("--wait-for-start".to_owned());
@@ -258,6 +278,8 @@ pub fn run(
             Box::new(sequential::Sequential::prepare(args)?)
         }
         LoadKind::Mkdirs => Box::new(mkdirs::Mkdirs::prepare(args)?),
+        LoadKind::FileServer | LoadKind::WebServer | LoadKind::MailServer => Box::new(servers::Server::prepare(args)?),
+        LoadKind::DatabaseServer => Box::new(database::Database::prepare(args)?),
         LoadKind::RandomSync | LoadKind::SequentialDirect | LoadKind::SequentialRead => {
             Box::new(direct::Direct::prepare(args)?)
         }

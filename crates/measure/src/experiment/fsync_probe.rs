@@ -262,6 +262,7 @@ mod tests {
             since_scheduled_ms: fsync_ms.clone(),
             fsync_ms,
             missed_ops: 1,
+            ..Tally::default()
         };
         LoadResult { kind, seconds: 2.0, tally }
     }

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use super::random::Random;
 use super::{Load, LoadArgs, LoadKind, Tally, Window, ms_between, noise};
 
 /// Alignment that satisfies every block device's `O_DIRECT`.
@@ -89,14 +90,11 @@ impl Load for Direct {
         let (file, mut block) = (self.open()?, Aligned::new(n_bytes));
         let n_blocks = self.size_bytes / n_bytes as u64;
         let mut tally = Tally::default();
-        let mut state = 0x1234_5678_9abc_def1_u64 ^ index as u64;
+        let mut random = Random::new(index);
         let mut at = 0;
         while !window.is_over() {
             if is_random {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                at = state % n_blocks;
+                at = random.below(n_blocks);
             }
             let begin = Instant::now();
             if is_read {

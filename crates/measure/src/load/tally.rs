@@ -90,6 +90,9 @@ pub struct Tally {
     pub synced_bytes: u64,
     /// Duration of each fsync(2) call that began, in milliseconds.
     pub fsync_ms: Series,
+    /// Servers: duration of each operation that ended, in milliseconds.
+    #[serde(default)]
+    pub op_ms: Series,
     /// probe: time from the scheduled moment of each operation to its end, which includes queueing.
     pub since_scheduled_ms: Series,
     /// probe, mkdirs: operations that were due but did not begin.
@@ -103,6 +106,7 @@ impl Tally {
         self.written_bytes += other.written_bytes;
         self.synced_bytes += other.synced_bytes;
         self.fsync_ms.add(&other.fsync_ms);
+        self.op_ms.add(&other.op_ms);
         self.since_scheduled_ms.add(&other.since_scheduled_ms);
         self.missed_ops += other.missed_ops;
     }

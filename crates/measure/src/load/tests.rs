@@ -15,6 +15,7 @@ fn short(kind: LoadKind) -> LoadResult {
     let args = LoadArgs {
         threads: (kind != LoadKind::Probe).then_some(2),
         file_bytes: Some(1 << 20),
+        files: Some(60),
         interval_ms: Some(10),
         warm_up_seconds: 0.05,
         ..LoadArgs::new(kind, &dir, 0.5)
@@ -51,6 +52,7 @@ fn the_command_line_is_read_back() {
         file_bytes: Some(1 << 20),
         interval_ms: Some(50),
         sync_every: Some(0),
+        files: Some(7),
         on: Some("/dev/x".into()),
         ..LoadArgs::new(LoadKind::HighFsync, Path::new("/mnt/a b"), 10.0)
     };
@@ -74,6 +76,12 @@ fn every_load_counts_what_it_did_and_leaves_nothing() {
     let mkdirs = short(LoadKind::Mkdirs);
     // Each thread 20 in 10 ms; a busy machine may do fewer.
     assert!((1..=2400).contains(&mkdirs.tally.ops) && mkdirs.tally.missed_ops <= 2400, "{mkdirs:?}");
+    for kind in [LoadKind::FileServer, LoadKind::WebServer, LoadKind::MailServer, LoadKind::DatabaseServer] {
+        let result = short(kind);
+        assert!(result.tally.ops > 0 && result.tally.op_ms.n() == result.tally.ops, "{kind:?}: {result:?}");
+        let syncs = matches!(kind, LoadKind::MailServer | LoadKind::DatabaseServer);
+        assert_eq!(result.tally.fsync_ms.n() > 0, syncs, "{kind:?}");
+    }
     let none = short(LoadKind::NoFsync);
     assert!(none.tally.written_bytes > 0 && none.tally.fsync_ms.n() == 0 && none.tally.synced_bytes == 0, "{none:?}");
 }
