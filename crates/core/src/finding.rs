@@ -191,6 +191,8 @@ ids! {
 
     BarriersOff "barriers_off" Critical
         "A file system does not flush the write cache of its disk. A power cut loses what fsync has confirmed, and can destroy the file system.";
+    CacheNeverFlushed "cache_never_flushed" Critical
+        "A file system that never flushes is on a disk with a write cache. A power cut loses what fsync has confirmed.";
     FileSystemErrors "file_system_errors" Critical
         "An ext4 file system has recorded errors. Some of its files may be damaged or lost.";
     DiskFailing "disk_failing" Critical

@@ -28,7 +28,7 @@ const DRIVER_RULE: (&str, &str) = (
 );
 
 /// Packages of the guest, by purpose: base, kernel, storage, workloads, observation.
-const PACKAGES: [&str; 26] = [
+const PACKAGES: [&str; 30] = [
     "systemd-sysv",
     "dbus",
     "udev",
@@ -45,6 +45,10 @@ const PACKAGES: [&str; 26] = [
     "e2fsprogs",
     "xfsprogs",
     "btrfs-progs",
+    "f2fs-tools",
+    "jfsutils",
+    "nilfs-tools",
+    "reiserfsprogs",
     "attr",
     "nbdkit",
     "fio",

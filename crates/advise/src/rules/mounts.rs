@@ -17,6 +17,14 @@ pub(super) const RULES: &[Rule] = &[
         find: barriers_off,
     },
     Rule {
+        id: FindingId::CacheNeverFlushed,
+        why: "JFS writes its log without flushes or FUA, and its fsync flushes nothing: what the disk holds in its cache is lost with the power.",
+        measured: None,
+        source: "kernel fs/jfs/jfs_logmgr.c, lbmStartIO: REQ_OP_WRITE | REQ_SYNC; fs/jfs/file.c, jfs_fsync",
+        fix: Fix::None("only another file system flushes the cache, and turning the cache off makes all writes slower"),
+        find: cache_never_flushed,
+    },
+    Rule {
         id: FindingId::DataNotOrdered,
         why: "Metadata is committed before the data that it refers to. The fsync of a database is not faster by it, because that writes its data first.",
         measured: None,
@@ -126,6 +134,17 @@ fn barriers_off(facts: &Facts) -> Vec<Finding> {
         Some(on_mount(FindingId::BarriersOff, mount, evidence).advise(advice))
     };
     written(facts).filter_map(finding).collect()
+}
+
+fn cache_never_flushed(facts: &Facts) -> Vec<Finding> {
+    let finding = |mount: &Mount| {
+        let disks = facts.disks(facts.device_of(mount)?);
+        let disk = disks.into_iter().find(|disk| disk.write_cache.as_deref() != Some("write through"))?;
+        let evidence = format!("{} never flushes the write cache of {}", mount.fs_type, disk.name);
+        let advice = "move the data to ext4 or XFS, or turn the cache off: `hdparm -W0 DEVICE`, `nvme set-feature DEVICE -f 6 -V 0`";
+        Some(on_mount(FindingId::CacheNeverFlushed, mount, evidence).advise(advice))
+    };
+    written(facts).filter(|mount| mount.fs_type == "jfs").filter_map(finding).collect()
 }
 
 fn data_not_ordered(facts: &Facts) -> Vec<Finding> {

@@ -71,6 +71,11 @@ const FAULTS: &[Fault] = &[
         mend: |facts| device(facts, "sda").write_cache = Some("write through".to_owned()),
     },
     Fault {
+        make: |facts| facts.mounts[1].fs_type = "jfs".to_owned(),
+        found: &["critical[cache_never_flushed]: file system /srv: jfs never flushes the write cache of nvme0n1"],
+        mend: |facts| device(facts, "nvme0n1").write_cache = Some("write through".to_owned()),
+    },
+    Fault {
         make: |facts| facts.mounts[0].fs_options.push("data=writeback".to_owned()),
         found: &["warning[data_not_ordered]: file system /: it is mounted with data=writeback"],
         mend: |facts| facts.mounts[0].options.push("ro".to_owned()),
@@ -309,11 +314,11 @@ const FAULTS: &[Fault] = &[
     },
     Fault {
         make: |facts| {
-            facts.mounts[1].fs_type = "jfs".to_owned();
+            facts.mounts[1].fs_type = "reiserfs".to_owned();
             weigh(facts, None, None);
         },
         found: &[
-            "warning[writeback_not_supported]: file system /srv: jfs does not charge buffered writes to cgroups, and some have weights or limits",
+            "warning[writeback_not_supported]: file system /srv: reiserfs does not charge buffered writes to cgroups, and some have weights or limits",
         ],
         mend: |facts| facts.mounts[1].fs_type = "btrfs".to_owned(),
     },

@@ -109,6 +109,12 @@ pub(super) const FAULTS: &[Fault] = &[
         fix: "mount -o remount,barrier=1 /srv/d",
     },
     Fault {
+        id: "cache_never_flushed",
+        object: "file system /srv/jfs",
+        make: "truncate -s 64M /srv/d/jfs; mkfs.jfs -q /srv/d/jfs > /dev/null; mkdir /srv/jfs; mount -o loop /srv/d/jfs /srv/jfs",
+        fix: "umount /srv/jfs; rmdir /srv/jfs; rm /srv/d/jfs",
+    },
+    Fault {
         id: "atime_always",
         object: "file system /srv/d",
         make: "mount -o remount,strictatime /srv/d",
