@@ -230,6 +230,9 @@ fn keep_other_cells(measured: &mut Experiment, stored: &[Experiment]) -> bool {
     let has = |cell: &Cell| measured.cells.iter().any(|own| own.id() == cell.id());
     let kept: Vec<Cell> = before.cells.iter().filter(|cell| same && !has(cell)).cloned().collect();
     measured.cells.extend(kept);
+    let notes: Vec<String> =
+        before.notes.iter().filter(|note| same && !measured.notes.contains(note)).cloned().collect();
+    measured.notes.extend(notes);
     same
 }
 

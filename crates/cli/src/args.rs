@@ -13,6 +13,7 @@ mod hold;
 mod image;
 mod job;
 mod journal;
+mod nest;
 mod observe;
 mod pool;
 mod tenant;
@@ -34,6 +35,7 @@ pub(crate) use self::hold::{HoldArgs, HoldCommand, HoldStartArgs};
 pub(crate) use self::image::{ImageCommand, ImageImportArgs};
 pub(crate) use self::job::JobCommand;
 pub(crate) use self::journal::{JournalCalibrateArgs, JournalCommand};
+pub(crate) use self::nest::NestArgs;
 pub(crate) use self::observe::{BlameArgs, HeatmapArgs, SortKey, TopArgs};
 pub(crate) use self::pool::{PoolCommand, PoolCreateArgs, Server};
 pub(crate) use self::tenant::{EnterArgs, RunArgs, TenantCommand, TenantSetArgs};
@@ -142,6 +144,12 @@ pub(crate) enum Command {
     ///
     /// Serves the Container Storage Interface. Stateless: translates its calls into requests to this node's daemon.
     Csi(CsiArgs),
+    /// Measure which file system in an image works on which below it, on a disk whose data is lost
+    ///
+    /// Makes each pair of file systems on the disk, and compares micro I/O and file, web, mail and database servers on it with the same file
+    /// system on the disk itself. Writes a report with the best and worst pairs and what differs on the disk. Takes hours; an interrupted run
+    /// can be continued.
+    Nest(NestArgs),
     /// Demonstrate the effect of a noisy neighbour on fsync on this machine, without and with Bulkhead
     Demo(DemoArgs),
     /// Print a shell completion script

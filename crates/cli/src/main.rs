@@ -22,6 +22,7 @@ mod hold;
 mod image;
 mod job;
 mod journal;
+mod nest;
 mod observe;
 mod output;
 mod parse;
@@ -70,6 +71,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Run(args) => Ok(run::run(&args, &client, output)),
         Command::Enter(args) => Ok(run::enter(args, &client, output)),
         Command::Doctor(args) => doctor::run(&args, output),
+        Command::Nest(args) => nest::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Blockd(args) => blockd::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Peers => blockd::peer_reader().map(|()| ExitCode::SUCCESS),

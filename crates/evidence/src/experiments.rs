@@ -5,6 +5,7 @@
 use anyhow::{Context, Result};
 use bulkhead_measure::cleanup::lock;
 use bulkhead_measure::experiment::{Method, OnProgress, Options, dbms_consolidation, fsync_probe};
+use bulkhead_measure::nest;
 use bulkhead_measure::report::about::{About, DBMS_CONSOLIDATION, FSYNC_PROBE};
 use bulkhead_measure::result::Experiment;
 use bulkhead_sys::roots::Roots;
@@ -14,7 +15,7 @@ use crate::experiment::{
     attribution, churn, clone_read, disk_models, journal_cost, journal_fsync, kubernetes, launch_storm,
     share_correction, volume_overhead,
 };
-use crate::judge::{Case, charges, clones, isolation, volumes};
+use crate::judge::{Case, charges, clones, isolation, nested, volumes};
 use crate::report::about;
 use crate::served;
 
@@ -104,6 +105,7 @@ pub const ALL: &[Entry] = &[
         judge: clones::launch_storm,
         about: about::LAUNCH_STORM,
     },
+    Entry { method: nest::METHOD, disks: &["hdd", "nvme"], judge: nested::matrix, about: about::NESTED_MATRIX },
     Entry { method: kubernetes::METHOD, disks: &["hdd"], judge: isolation::kubernetes, about: about::KUBERNETES },
     Entry {
         method: disk_models::METHOD,
@@ -181,7 +183,12 @@ mod tests {
             assert!(expected <= Duration::from_secs(600), "{name}: {expected:?}");
             let full = method.expected_duration(&options());
             // An hour, to the minute; the limits of fsync-probe are enforced for 75 s before they are measured.
-            let most = if name == "fsync-probe" { 3660 + 9 * 75 } else { 3660 };
+            let most = match name {
+                "fsync-probe" => 3660 + 9 * 75,
+                // Run in parts, a few hosts at a time.
+                "nested-matrix" => 24 * 3600,
+                _ => 3660,
+            };
             assert!(full < Duration::from_secs(most), "{name}: {full:?}");
         }
         assert!(find("nothing").is_none());

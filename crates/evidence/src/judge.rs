@@ -6,6 +6,7 @@
 pub(crate) mod charges;
 pub(crate) mod clones;
 pub(crate) mod isolation;
+pub(crate) mod nested;
 mod thresholds;
 pub(crate) mod volumes;
 
@@ -205,6 +206,7 @@ impl<'a> Case<'a> {
 /// Whether a figure is a count or a difference.
 fn may_be_0(what: &str) -> bool {
     [
+        "of the device",
         "host commits",
         "CV",
         "not charged",

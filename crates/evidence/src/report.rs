@@ -8,6 +8,7 @@ pub mod markdown;
 mod paper;
 mod share_over_time;
 
+use bulkhead_measure::nest::summary::OPS_PER_S;
 use bulkhead_measure::report::svg::{self, pictures, stem_of};
 use bulkhead_measure::report::{Guide, grid as columns, headline as headlines};
 use bulkhead_measure::result::Experiment;
@@ -31,6 +32,7 @@ pub const GUIDE: Guide = Guide {
         (&[f::IOPS], headline::disk_models),
         (&[f::READY_SECONDS], headline::launches),
         (&[f::POD_FSYNC_P99_MS], headline::pods),
+        (&[OPS_PER_S], headline::nested),
     ],
     columns: &[columns::PROBE, columns::DATABASE, grid::PAIR, columns::SHARES, grid::OTHERS],
     charts: &[
@@ -48,7 +50,7 @@ pub const GUIDE: Guide = Guide {
         ("pods", charts::pods),
         ("published", charts::disk_models),
     ],
-    plots: &[svg::latencies, share_over_time::pictures],
+    plots: &[svg::latencies, share_over_time::pictures, svg::matrices],
 };
 
 /// All pictures of an experiment as files; the first one, with the main result, is named `name`.

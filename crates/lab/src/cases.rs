@@ -20,6 +20,7 @@ mod layers;
 mod many;
 mod merging;
 mod monitoring;
+mod nest;
 mod observe;
 mod observe_faults;
 mod plain;
@@ -58,6 +59,7 @@ const LONG: &[(&str, &str)] = &[
     ("layers_hold", "volume_copies"),
     ("layers_power_cut", "volume_flushes"),
     ("layers_power_cut_loses", "volume_flushes"),
+    ("nest_continued", "doctor_faults"),
     ("observation_under_stress", "journal_attribution"),
     ("peers_hold", "peers_share"),
     ("plain_processes", "systemd_slices"),
@@ -103,6 +105,7 @@ pub fn all() -> Vec<&'static Case> {
         plain::CASES,
         docker::CASES,
         doctor::CASES,
+        nest::CASES,
         csi::CASES,
         slow::CASES,
         tenants::CASES,

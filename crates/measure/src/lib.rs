@@ -17,6 +17,7 @@ pub mod journal_cost;
 pub mod layout;
 pub mod load;
 pub mod mariadb;
+pub mod nest;
 pub mod pair;
 pub mod report;
 pub mod result;

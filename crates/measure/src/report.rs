@@ -9,6 +9,7 @@ pub mod grid;
 pub mod headline;
 pub mod html;
 pub mod labels;
+pub mod nested;
 pub mod paper;
 pub mod svg;
 pub mod table;

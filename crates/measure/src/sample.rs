@@ -3,13 +3,15 @@
 //! Owns: the choice of counters. `io.stat` and `diskstats` of the *physical* device only, because stacked devices count the same bytes again. Bytes
 //! not charged to any tenant are the root's: the device's total less the top-level cgroups.
 
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use bulkhead_core::cgroup::CgroupPath;
-use bulkhead_core::units::DevNo;
+use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::block::{self, Diskstat};
 use bulkhead_sys::cgroup::{self, IoStat};
+use bulkhead_sys::file::read_limited;
 use bulkhead_sys::roots::Roots;
 
 /// Counters at one moment.
@@ -157,6 +159,23 @@ impl Activity {
     }
 }
 
+/// Non-idle time of all CPUs, in microseconds.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn busy_cpu_us() -> Result<u64> {
+    let stat = read_limited(Path::new("/proc/stat"), Bytes(1 << 20)).context("processor times")?;
+    parse_busy_us(&String::from_utf8_lossy(&stat)).context("/proc/stat is not understood")
+}
+
+/// `cpu user nice system idle iowait irq softirq steal guest guest_nice` in hundredths of a second; guest is within user.
+fn parse_busy_us(stat: &str) -> Option<u64> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Vec<u64> = line.split_ascii_whitespace().map_while(|word| word.parse().ok()).collect();
+    let busy = ticks.iter().take(7).sum::<u64>().checked_sub(*ticks.get(3)? + *ticks.get(4)?)?;
+    Some(busy * 10_000)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,5 +219,11 @@ mod tests {
             (found.device_busy_pct - 25.0).abs() < 0.01 && (found.pct_of_device(found.a_bytes()) - 75.0).abs() < 0.01
         );
         assert!((found.per_s(found.device_bytes) - 8192.0).abs() < 1.0);
+    }
+
+    #[test]
+    fn idle_time_and_waiting_for_io_are_not_busy() {
+        assert_eq!(parse_busy_us("cpu  100 1 50 9000 700 2 3 40 0 0\ncpu0 1 2\n"), Some(156 * 10_000));
+        assert_eq!(parse_busy_us("intr 5"), None);
     }
 }

@@ -19,6 +19,7 @@ use bulkhead_measure::layout::{Bench, Controller, Layout, Target};
 use bulkhead_measure::load::{LoadArgs, LoadKind};
 use bulkhead_measure::pair::{measure, measure_with};
 use bulkhead_measure::result::{Cell, Experiment, Round};
+use bulkhead_measure::sample::busy_cpu_us;
 use bulkhead_sys::file::read_limited;
 
 use crate::additions::{add_image, add_raw, add_served};
@@ -258,20 +259,6 @@ fn parse_commits(info: &str) -> Option<u64> {
     rest.starts_with("transaction").then(|| n.parse().ok())?
 }
 
-/// Non-idle time of all CPUs, in microseconds.
-fn busy_cpu_us() -> Result<u64> {
-    let stat = read_limited(Path::new("/proc/stat"), Bytes(1 << 20)).context("processor times")?;
-    parse_busy_us(&String::from_utf8_lossy(&stat)).context("/proc/stat is not understood")
-}
-
-/// `cpu user nice system idle iowait irq softirq steal guest guest_nice` in hundredths of a second; guest is within user.
-fn parse_busy_us(stat: &str) -> Option<u64> {
-    let line = stat.lines().next()?.strip_prefix("cpu ")?;
-    let ticks: Vec<u64> = line.split_ascii_whitespace().map_while(|word| word.parse().ok()).collect();
-    let busy = ticks.iter().take(7).sum::<u64>().checked_sub(*ticks.get(3)? + *ticks.get(4)?)?;
-    Some(busy * 10_000)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -301,11 +288,5 @@ mod tests {
         assert_eq!((due(&round, false), due(&round, true)), (16.0, 24.0));
         set_figure(&mut round, f::RANDOM_SECONDS, 3.0);
         assert_eq!((due(&round, false), due(&round, true)), (32.0, 32.0));
-    }
-
-    #[test]
-    fn idle_time_and_waiting_for_io_are_not_busy() {
-        assert_eq!(parse_busy_us("cpu  100 1 50 9000 700 2 3 40 0 0\ncpu0 1 2\n"), Some(156 * 10_000));
-        assert_eq!(parse_busy_us("intr 5"), None);
     }
 }

@@ -81,6 +81,19 @@ pub(crate) const LAUNCH_STORM: About = About {
     ],
 };
 
+pub(crate) const NESTED_MATRIX: About = About {
+    question: Some("Which file system in an image works on which below it?"),
+    plainly: &[
+        "A container's or a virtual machine's disk is often an image: a file system in a file in another file system. Each pair of file systems is \
+         compared with the first one on the disk itself.",
+    ],
+    published: &[
+        "Le, Huang and Wang, \"Understanding Performance Implications of Nested File Systems in a Virtualized Environment\" (FAST 2012; KVM, Linux \
+         3.0, a SATA disk): reads are hardly affected and sequential ones may gain; writes lose up to 67 %; a host that passes I/O through is \
+         best; latency grows by 10 to 30 %; schedulers and allocation do not work as on a disk; guest and host depend on each other.",
+    ],
+};
+
 pub(crate) const KUBERNETES: About = About {
     question: Some("Does a StorageClass keep a pod's fsync fast beside a noisy pod?"),
     plainly: &[

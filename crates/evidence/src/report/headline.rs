@@ -1,6 +1,7 @@
 //! The two sentences on top of the reports of experiments that only the evidence has.
 
 use bulkhead_core::observe::cost::{Call, CallCost};
+use bulkhead_measure::nest::summary::{self, Holds};
 use bulkhead_measure::report::headline::Headline;
 use bulkhead_measure::report::labels::{self, Config};
 use bulkhead_measure::report::text::{self, factor, number, percent, percent_exact, rate, short, spoken_ms};
@@ -41,6 +42,26 @@ pub(crate) fn pair(experiment: &Experiment) -> Headline {
             Some(text) => format!("With Bulkhead: {text}; the shares ask for 1 to 2.33."),
             None => "Bulkhead's own configuration was not measured.".into(),
         },
+    }
+}
+
+pub(crate) fn nested(experiment: &Experiment) -> Headline {
+    let findings = summary::findings(experiment);
+    let n_of = |holds: Holds| findings.iter().filter(|finding| finding.holds == Some(holds)).count();
+    let writes = findings.iter().find(|finding| finding.statement.starts_with("Writes"));
+    Headline {
+        before: match writes.filter(|finding| finding.holds.is_some()) {
+            Some(finding) => {
+                format!("Writes through an image, against the same file system on the disk: {}.", finding.found)
+            }
+            None => "Writes were not measured.".into(),
+        },
+        after: format!(
+            "Of six findings of the paper, {} are confirmed here, {} in part, and {} are refuted.",
+            n_of(Holds::Yes),
+            n_of(Holds::Partly),
+            n_of(Holds::No)
+        ),
     }
 }
 

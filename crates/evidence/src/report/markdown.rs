@@ -1,8 +1,9 @@
 //! docs/evidence/NAME.md: a summary of the result, with links to the pictures and the raw figures.
 
+use bulkhead_measure::nest;
 use bulkhead_measure::report::grid::{self, Grid};
 use bulkhead_measure::report::labels::{self, Config};
-use bulkhead_measure::report::{headline, svg, text};
+use bulkhead_measure::report::{headline, nested, svg, text};
 use bulkhead_measure::result::{Experiment, Spread};
 
 use super::{GUIDE, files};
@@ -37,6 +38,9 @@ pub fn render(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Stri
         } else if !grid.heads.is_empty() {
             out += &table(&grid);
             out += "\nMiddle of the rounds; in brackets the smallest and the largest.\n";
+        }
+        if experiment.name == nest::METHOD.name {
+            out += &nested::markdown(experiment);
         }
         if !experiment.about.is_empty() {
             out += &format!("\n{}\n", safe(&experiment.about));

@@ -56,6 +56,8 @@ pub struct Job {
 
 #[derive(Debug, Deserialize)]
 pub struct Side {
+    #[serde(default)]
+    pub io_bytes: f64,
     pub bw_bytes: f64,
     pub iops: f64,
     /// From the submission of a request to its completion.

@@ -7,6 +7,7 @@ pub mod bars;
 pub mod canvas;
 mod heat;
 mod latency;
+mod matrix;
 pub mod scale;
 mod stack;
 
@@ -14,6 +15,7 @@ use bars::{Band, Content, Panel, Row};
 use canvas::{Card, Hue, Key};
 pub use heat::heat_map;
 pub use latency::latencies;
+pub use matrix::matrices;
 pub use stack::stacks;
 
 use super::labels::{self, Config};
@@ -36,7 +38,7 @@ pub const DATABASE: Kind = ("database", database);
 pub const SHARES: Kind = ("shares", shares);
 
 /// Width of pictures in documents.
-const WIDE: f64 = 900.0;
+pub const WIDE: f64 = 900.0;
 /// Width of pictures on a phone.
 pub const NARROW: f64 = 390.0;
 

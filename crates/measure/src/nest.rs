@@ -1,0 +1,634 @@
+//! `nested-matrix`: which file system in an image works on which below it, for which workload (Le, Huang and Wang, "Understanding Performance
+//! Implications of Nested File Systems in a Virtualized Environment", FAST 2012).
+//!
+//! A cell is a guest file system on a host file system with a workload; those with the host `device` are the baseline: the guest's file system
+//! on a region of the disk of the same size. A stack is set up once a round for all its workloads: file systems and image are new, the page
+//! cache is dropped before each workload. Rounds are interleaved.
+//!
+//! Owns: the cells, their order, what is measured in each, and continuing an interrupted run. Does not: set up a stack ([`stack`]), judge, or
+//! draw.
+
+mod dirty;
+mod file_systems;
+mod layers;
+mod stack;
+pub mod summary;
+mod workload;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bulkhead_core::units::{Bytes, DevNo};
+use bulkhead_sys::block::{self, Diskstat, diskstat};
+use bulkhead_sys::block_trace::BlockTrace;
+use bulkhead_sys::file::read_limited;
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::tool::Tool;
+use bulkhead_sys::{cgroup, fsutil};
+
+use self::dirty::LowLimits;
+use self::layers::Layer;
+use self::stack::{Parts, Stack};
+pub use self::workload::Workload;
+use crate::calibrate::fio;
+use crate::cgroup_run::{Starter, wait_until};
+use crate::cleanup::{lock, with_removal};
+use crate::experiment::{Choice, Extent, Frame, Method, OnProgress, Options, includes, machine, n_rounds, set_figure};
+use crate::layout::Target;
+use crate::load::{LoadArgs, LoadKind};
+use crate::result::{Cell, Experiment, Round};
+use crate::sample::busy_cpu_us;
+
+/// The guest of cells without a file system: micro I/O on the device.
+pub const NO_GUEST: &str = "none";
+/// The host of the baseline.
+pub const DEVICE: &str = "device";
+/// The host of a thin volume.
+pub const THIN: &str = "thin";
+
+/// Its entry in the table of experiments.
+pub const METHOD: Method = Method {
+    name: "nested-matrix",
+    what: "each file system on an image in each other one, for micro I/O and four kinds of servers",
+    choices,
+    extent: |options| {
+        let n_cells = chosen(options).len();
+        Extent::new(options, n_cells, seconds(options.quick)).after(15.0)
+    },
+    work: |options, progress| run(options, &Settings::default(), progress),
+};
+
+const ABOUT: &str = "Guest file system on an image in the host file system, or on the device itself. Micro I/O: fio, 8 KiB, libaio, O_DIRECT, \
+    255 in flight, on a file that was written before. Servers: Filebench's personalities. upper_ is the guest's device, lower_ the disk; \
+    requests are counted over the whole window, and their sizes, merges, queues and gaps are from the block layer's tracepoints in a part of it. \
+    write_amplification is what reached the disk for each byte that the workload wrote.";
+
+/// Warm-up of a server, and window of any workload, s.
+const FULL: (f64, f64) = (1.0, 3.0);
+const QUICK: (f64, f64) = (0.5, 2.0);
+/// Length of the trace within a window.
+const TRACED: Duration = Duration::from_millis(500);
+/// Time limit for the first I/O of a workload, before the trace.
+const FIRST_IO: Duration = Duration::from_secs(20);
+/// I/Os of a workload before it is traced.
+const N_FIRST: u64 = 20;
+/// Between two looks at a counter.
+const POLL: Duration = Duration::from_millis(20);
+/// Average duration of setting a stack up, and of preparing a workload, on a slow disk.
+const SET_UP_SECONDS: f64 = 4.0;
+/// Limit of a result's size.
+const RESULT_LIMIT: Bytes = Bytes::mib(256);
+
+/// How a run is to be carried out, beyond [`Options`].
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Time limit of setting up a stack, and of each workload: one that takes longer has failed.
+    pub limit: Duration,
+    /// Continue the run whose result is in the output directory.
+    pub resume: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { limit: Duration::from_secs(180), resume: false }
+    }
+}
+
+/// What serves an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Server {
+    /// Nothing: the guest is on a device.
+    None,
+    /// A loop device with direct I/O.
+    Loop,
+    /// A loop device through the host's page cache.
+    LoopBuffered,
+    /// A loop device with direct I/O, on an image that shares all its blocks with another.
+    Reflink,
+}
+
+impl Server {
+    /// Its name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "direct",
+            Self::Loop => "loop",
+            Self::LoopBuffered => "loop-buffered",
+            Self::Reflink => "loop-reflink",
+        }
+    }
+}
+
+/// File systems of the matrix, as guests and hosts.
+pub const MATRIX: [&str; 9] = ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs", "reiserfs", "nilfs2"];
+/// Guests and hosts of the comparison of servers.
+const SERVED_GUESTS: [&str; 2] = ["ext4", "xfs"];
+const BUFFERED_HOSTS: [&str; 3] = ["ext4", "xfs", "btrfs"];
+const REFLINK_HOSTS: [&str; 2] = ["xfs", "btrfs"];
+
+/// One cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Plan {
+    guest: &'static str,
+    host: &'static str,
+    server: Server,
+    workload: Workload,
+}
+
+impl Plan {
+    fn cell(self) -> Cell {
+        Cell {
+            layout: layout_word(self.guest, self.host),
+            controller: self.server.as_str().to_owned(),
+            neighbour: self.workload.name().to_owned(),
+            rounds: Vec::new(),
+        }
+    }
+
+    fn is_of(self, other: Plan) -> bool {
+        (self.guest, self.host, self.server) == (other.guest, other.host, other.server)
+    }
+}
+
+/// `ext4-on-xfs`.
+#[must_use]
+pub fn layout_word(guest: &str, host: &str) -> String {
+    format!("{guest}-on-{host}")
+}
+
+/// All cells, stack by stack.
+fn cells(quick: bool) -> Vec<Plan> {
+    let mut stacks = Vec::new();
+    let matrix: &[&str] = if quick { &["ext4", "xfs"] } else { &MATRIX };
+    for host in std::iter::once(&DEVICE).chain(matrix) {
+        let server = if *host == DEVICE { Server::None } else { Server::Loop };
+        stacks.extend(std::iter::once(&NO_GUEST).chain(matrix).map(|guest| (*guest, *host, server)));
+    }
+    if !quick {
+        for guest in SERVED_GUESTS {
+            stacks.push((guest, THIN, Server::None));
+            stacks.extend(BUFFERED_HOSTS.map(|host| (guest, host, Server::LoopBuffered)));
+            stacks.extend(REFLINK_HOSTS.map(|host| (guest, host, Server::Reflink)));
+        }
+    }
+    let of_stack = |(guest, host, server)| {
+        let fits = move |workload: &Workload| {
+            (guest != NO_GUEST || !workload.needs_files()) && (!quick || workload.is_write_heavy())
+        };
+        workload::ALL.into_iter().filter(fits).map(move |workload| Plan { guest, host, server, workload })
+    };
+    stacks.into_iter().flat_map(of_stack).collect()
+}
+
+fn choices(options: &Options) -> Vec<Choice> {
+    let word = |plan: &Plan| {
+        let cell = plan.cell();
+        (format!("{}/{}", cell.layout, cell.controller), cell.neighbour)
+    };
+    cells(options.quick).iter().map(word).collect()
+}
+
+fn chosen(options: &Options) -> Vec<Plan> {
+    let is_chosen =
+        |(config, neighbour): &Choice| includes(&options.configs, config) && includes(&options.neighbours, neighbour);
+    let all = cells(options.quick).into_iter().zip(choices(options));
+    all.filter(|(_, choice)| is_chosen(choice)).map(|(plan, _)| plan).collect()
+}
+
+/// Average duration of a cell, with its part of setting up the stack.
+fn seconds(quick: bool) -> f64 {
+    let (warm_up, window) = if quick { QUICK } else { FULL };
+    warm_up + window + SET_UP_SECONDS
+}
+
+fn image_bytes(quick: bool) -> Bytes {
+    if quick { Bytes::mib(512) } else { Bytes::mib(640) }
+}
+
+/// Measures the cells that the options select, on a device whose data is lost.
+///
+/// # Errors
+/// If the device cannot be used, or the run is cancelled; failed cells are noted.
+pub fn run(options: &Options, settings: &Settings, progress: OnProgress<'_>) -> Result<Experiment> {
+    let Target::Device { path, erase: true } = &options.target else {
+        bail!("{} needs a device that may be erased", METHOD.name);
+    };
+    let roots = Roots::host();
+    let _lock = lock()?;
+    stack::remove_all(&roots)?;
+    let found = block::by_path(&roots, path).context("the device")?;
+    let (image, least) = (image_bytes(options.quick), stack::host_bytes(image_bytes(options.quick)));
+    if found.size < least {
+        bail!("{} has {}: at least {least} are needed", path.display(), found.size);
+    }
+    fsutil::wipe(path).context("the device")?;
+    let mut frame = Frame::new(METHOD.name, ABOUT, options, progress);
+    frame.experiment.disk = machine::disk(&found.name, found.dev, &options.simulated);
+    let mut plans = chosen(options);
+    if !frame.experiment.disk.is_rotational() && options.neighbours.is_empty() {
+        plans.retain(|plan| plan.workload.is_write_heavy());
+        frame.experiment.notes.push("Only write-heavy workloads: this disk has no arm.".to_owned());
+    }
+    if plans.is_empty() {
+        bail!("no cell is left to run: check the neighbours and configurations asked for");
+    }
+    describe(&mut frame);
+    frame.experiment.cells = plans.iter().map(|plan| plan.cell()).collect();
+    if settings.resume {
+        resume(&mut frame.experiment, options.out_dir.as_deref())?;
+    }
+    let bench = Bench { roots, path: path.clone(), disk: found.dev, image, settings: *settings };
+    let limits = LowLimits::set(&bench.roots.proc)?;
+    let measured = rounds(&mut frame, &bench, &plans);
+    with_removal(measured, limits.restore())?;
+    // Failed cells are in the notes.
+    frame.experiment.cells.retain(|cell| !cell.rounds.is_empty());
+    frame.write()?;
+    Ok(frame.experiment)
+}
+
+fn describe(frame: &mut Frame<'_, '_>) {
+    let (quick, window) = (frame.options.quick, window(frame.options).1);
+    let experiment = &mut frame.experiment;
+    experiment.machine.programs.extend(fio::version().map(|version| ("fio".to_owned(), version)));
+    experiment.commands.push(workload::layout(Path::new("FILE"), quick, FIRST_IO).command_line());
+    for workload in workload::ALL {
+        experiment.commands.push(match workload {
+            Workload::Micro { rw, .. } => {
+                workload::micro(rw, Path::new("FILE"), quick, window, FIRST_IO).command_line()
+            }
+            Workload::Server { kind, files } => server(kind, files, Path::new("DIR"), frame.options).argv().join(" "),
+        });
+    }
+    experiment.commands.push(format!("images of {}; {}", image_bytes(quick), dirty::describe()));
+    // Those of all cells, so that parts of a matrix can be put together.
+    experiment.commands.extend(file_systems::ALL.iter().map(|kind| kind.describe()));
+}
+
+/// Takes over the rounds of an earlier run, if it was made in the same way.
+fn resume(experiment: &mut Experiment, dir: Option<&Path>) -> Result<()> {
+    let path =
+        dir.context("there is no directory with a result to continue")?.join(format!("{}.json", experiment.name));
+    let text = read_limited(&path, RESULT_LIMIT).with_context(|| format!("cannot continue {}", path.display()))?;
+    let before: Experiment =
+        serde_json::from_slice(&text).with_context(|| format!("cannot read {}", path.display()))?;
+    let differs = |what: &str| bail!("cannot continue {}: {what} differs; choose another directory", path.display());
+    if before.machine != experiment.machine {
+        return differs("the machine");
+    }
+    if before.disk != experiment.disk {
+        return differs("the disk");
+    }
+    if (before.quick, &before.commands) != (experiment.quick, &experiment.commands) {
+        return differs("how it was measured");
+    }
+    let mut known: BTreeMap<String, Vec<Round>> =
+        before.cells.into_iter().map(|cell| (cell.id(), cell.rounds)).collect();
+    for cell in &mut experiment.cells {
+        cell.rounds = known.remove(&cell.id()).unwrap_or_default();
+    }
+    experiment.notes.extend(before.notes.into_iter().filter(|note| note.contains(FAILED)));
+    Ok(())
+}
+
+/// In the note on a failed cell.
+const FAILED: &str = ", failed: ";
+
+/// What the cells are measured on.
+struct Bench {
+    roots: Roots,
+    path: PathBuf,
+    disk: DevNo,
+    image: Bytes,
+    settings: Settings,
+}
+
+fn rounds(frame: &mut Frame<'_, '_>, bench: &Bench, plans: &[Plan]) -> Result<()> {
+    let n_rounds = n_rounds(frame.options);
+    frame.of = plans.len() * usize::try_from(n_rounds).context("too many rounds")?;
+    for number in 1..=n_rounds {
+        let mut from = 0;
+        while from < plans.len() {
+            let n_cells = plans[from..].iter().take_while(|plan| plan.is_of(plans[from])).count();
+            let of_stack = from..from + n_cells;
+            from += n_cells;
+            let done = usize::try_from(number)?;
+            let left: Vec<usize> =
+                of_stack.clone().filter(|index| frame.experiment.cells[*index].rounds.len() < done).collect();
+            frame.skip(n_cells - left.len());
+            if left.is_empty() {
+                continue;
+            }
+            frame.options.cancel.check()?;
+            let word = layout_word(plans[left[0]].guest, plans[left[0]].host);
+            frame.say(&format!("round {number} of {n_rounds}: {word}, {}", plans[left[0]].server.as_str()));
+            one_stack(frame, bench, plans, &left, number)?;
+            frame.write()?;
+        }
+    }
+    Ok(())
+}
+
+/// Sets up a stack, and measures cells of it. Fails only if the run is cancelled, or the stack cannot be removed.
+fn one_stack(frame: &mut Frame<'_, '_>, bench: &Bench, plans: &[Plan], cells: &[usize], number: u32) -> Result<()> {
+    let Plan { guest, host, server, .. } = plans[cells[0]];
+    let parts = Parts { guest, host, server, image: bench.image };
+    let failed = |frame: &mut Frame<'_, '_>, what: &str, error: &anyhow::Error| {
+        let note = format!("{what}, round {number}{FAILED}{error:#}");
+        frame.say(&note);
+        // Another round fails in the same way.
+        let is_known =
+            |known: &String| known.split(FAILED).last() == note.split(FAILED).last() && known.starts_with(what);
+        if !frame.experiment.notes.iter().any(is_known) {
+            frame.experiment.notes.push(note);
+        }
+    };
+    let stack = match Stack::set_up(&bench.roots, &bench.path, &parts, bench.settings.limit) {
+        Ok(stack) => stack,
+        Err(error) => {
+            frame.options.cancel.check()?;
+            failed(frame, &format!("{}/{}", layout_word(guest, host), server.as_str()), &error);
+            frame.skip(cells.len());
+            return Ok(());
+        }
+    };
+    if let Some(why) = &stack.direct_io_lost {
+        let note = format!("{}: no direct I/O to the image: {why}", layout_word(guest, host));
+        if !frame.experiment.notes.contains(&note) {
+            frame.experiment.notes.push(note);
+        }
+    }
+    for index in cells {
+        let workload = plans[*index].workload;
+        let id = plans[*index].cell().id();
+        match measure(frame, bench, &stack, workload) {
+            Ok(round) => frame.record(*index, round),
+            Err(error) => {
+                if let Err(cancelled) = frame.options.cancel.check() {
+                    return with_removal(Err(cancelled), stack.remove());
+                }
+                failed(frame, &id, &error);
+                frame.skip(1);
+            }
+        }
+    }
+    stack.remove()
+}
+
+fn window(options: &Options) -> (f64, f64) {
+    if options.quick { QUICK } else { FULL }
+}
+
+fn server(kind: LoadKind, files: u64, dir: &Path, options: &Options) -> LoadArgs {
+    let (warm_up_seconds, seconds) = window(options);
+    let files = (files > 0).then_some(if options.quick { files.min(200) } else { files });
+    LoadArgs { warm_up_seconds, files, ..LoadArgs::new(kind, dir, seconds) }
+}
+
+/// The counters of both devices of a stack.
+struct Counters {
+    at: Instant,
+    cpu_us: u64,
+    upper: Option<Diskstat>,
+    lower: Diskstat,
+}
+
+/// The devices of a stack, to read.
+struct Watch<'a> {
+    roots: &'a Roots,
+    upper: Option<DevNo>,
+    lower: DevNo,
+}
+
+impl Watch<'_> {
+    fn read(&self) -> Result<Counters> {
+        let upper = self.upper.map(|dev| diskstat(self.roots, dev)).transpose().context("the guest's device")?;
+        let lower = diskstat(self.roots, self.lower).context("the disk")?;
+        Ok(Counters { at: Instant::now(), cpu_us: busy_cpu_us()?, upper, lower })
+    }
+
+    /// Traces both for a short time, once there is I/O, or nothing runs any more.
+    fn trace(&self, frame: &Frame<'_, '_>, is_running: &dyn Fn() -> bool) -> Result<(Option<Layer>, Layer)> {
+        let n_of = |counters: Counters| counters.lower.reads + counters.lower.writes;
+        let (from, give_up) = (n_of(self.read()?), Instant::now() + FIRST_IO);
+        while n_of(self.read()?) < from + N_FIRST && is_running() && Instant::now() < give_up {
+            wait_until(Instant::now() + POLL, &frame.options.cancel)?;
+        }
+        let devs: Vec<DevNo> = self.upper.into_iter().chain([self.lower]).collect();
+        let trace = BlockTrace::start(self.roots, &devs)?;
+        wait_until(Instant::now() + TRACED, &frame.options.cancel)?;
+        let events = trace.stop()?;
+        Ok((self.upper.map(|dev| layers::analyse(&events, dev)), layers::analyse(&events, self.lower)))
+    }
+}
+
+fn measure(frame: &mut Frame<'_, '_>, bench: &Bench, stack: &Stack, workload: Workload) -> Result<Round> {
+    let watch = Watch { roots: &bench.roots, upper: stack.upper, lower: bench.disk };
+    match workload {
+        Workload::Micro { rw, .. } => measure_micro(frame, bench, stack, &watch, rw),
+        Workload::Server { kind, files } => measure_server(frame, bench, stack, &watch, kind, files),
+    }
+}
+
+fn measure_micro(frame: &Frame<'_, '_>, bench: &Bench, stack: &Stack, watch: &Watch<'_>, rw: &str) -> Result<Round> {
+    let options = frame.options;
+    let (limit, cancel) = (bench.settings.limit, &options.cancel);
+    let file = stack.mounted.as_ref().map_or_else(|| stack.device.clone(), |dir| dir.join("file"));
+    if stack.mounted.is_some() && !file.exists() {
+        carry_out(&workload::layout(&file, options.quick, limit), frame).context("the file")?;
+    }
+    settle(stack, &bench.path)?;
+    let tool = workload::micro(rw, &file, options.quick, window(options).1, limit);
+    let before = watch.read()?;
+    let (report, traced) = std::thread::scope(|scope| {
+        let job = scope.spawn(|| fio::run(&tool));
+        let traced = watch.trace(frame, &|| !job.is_finished());
+        let report = job.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the thread that runs fio panicked")));
+        (report, traced)
+    });
+    cancel.check()?;
+    let report = report?;
+    // What it has caused below belongs to it.
+    settle(stack, &bench.path)?;
+    let after = watch.read()?;
+    let job = report.jobs.first().context("fio reported no job")?;
+    let side = if rw.contains("write") { &job.write } else { &job.read };
+    if side.iops <= 0.0 {
+        bail!("fio measured nothing");
+    }
+    let mut round = Round::default();
+    set_figure(&mut round, summary::OPS_PER_S, side.iops);
+    set_figure(&mut round, summary::LATENCY_MEAN_MS, side.clat_ns.mean.map(|ns| ns / 1e6));
+    set_figure(&mut round, summary::LATENCY_P99_MS, side.clat_ns.percentile("99.000000").map(|ns| ns / 1e6));
+    let written = if rw.contains("write") { side.io_bytes } else { 0.0 };
+    layer_figures(&mut round, (&before, &after), written, traced?);
+    Ok(round)
+}
+
+fn measure_server(
+    frame: &Frame<'_, '_>,
+    bench: &Bench,
+    stack: &Stack,
+    watch: &Watch<'_>,
+    kind: LoadKind,
+    files: u64,
+) -> Result<Round> {
+    let options = frame.options;
+    let dir = stack.mounted.as_deref().context("there is no file system")?;
+    let own = cgroup::cgroup_of(&bench.roots, std::process::id()).context("this process's cgroup")?;
+    let starter = Starter { program: options.program.clone(), cancel: options.cancel.clone() };
+    let mut load = starter.load(&server(kind, files, dir, options), &bench.roots.cgroup_dir(&own))?;
+    load.await_prepared()?;
+    settle(stack, &bench.path)?;
+    load.begin()?;
+    let (warm_up, seconds) = window(options);
+    load.await_window(Duration::from_secs_f64(warm_up))?;
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let before = watch.read()?;
+    let traced = watch.trace(frame, &|| true);
+    wait_until(end, &options.cancel)?;
+    let after = watch.read()?;
+    let tally = load.finish()?.tally;
+    if tally.ops == 0 {
+        bail!("no operation ended in the window");
+    }
+    let mut round = Round::default();
+    set_figure(&mut round, summary::OPS_PER_S, tally.ops as f64 / seconds);
+    set_figure(&mut round, summary::LATENCY_MEAN_MS, tally.op_ms.mean());
+    set_figure(&mut round, summary::LATENCY_P99_MS, tally.op_ms.percentile(99.0));
+    set_figure(&mut round, summary::FSYNC_P99_MS, tally.fsync_ms.percentile(99.0));
+    layer_figures(&mut round, (&before, &after), tally.written_bytes as f64, traced?);
+    Ok(round)
+}
+
+/// Figures of both devices: counters over the window, and the traced part of it.
+fn layer_figures(
+    round: &mut Round,
+    (before, after): (&Counters, &Counters),
+    written_bytes: f64,
+    traced: (Option<Layer>, Layer),
+) {
+    let seconds = after.at.saturating_duration_since(before.at).as_secs_f64();
+    let written = |before: &Diskstat, after: &Diskstat| 512.0 * (after.write_sectors - before.write_sectors) as f64;
+    let mut of_layer = |layer: &str, before: &Diskstat, after: &Diskstat, traced: &Layer| {
+        let mut set =
+            |name: &str, value: Option<f64>| set_figure(round, &summary::of_layer(layer, name), value.map(rounded));
+        set("read_mib_per_s", Some((after.read_sectors - before.read_sectors) as f64 / 2048.0 / seconds));
+        set("written_mib_per_s", Some(written(before, after) / 1_048_576.0 / seconds));
+        set("busy_pct", Some((100.0 * (after.io_ms - before.io_ms) as f64 / 1e3 / seconds).min(100.0)));
+        set("flushes_per_s", Some((after.flushes - before.flushes) as f64 / seconds));
+        set("request_kib", traced.request_kib);
+        set("merged_pct", traced.merged_pct);
+        set("sequential_pct", traced.sequential_pct);
+        set("queue_ms", traced.queue_ms);
+        set("service_ms", traced.service_ms);
+        set("idle_pct", traced.idle_pct);
+        set("idle_gap_p90_ms", traced.idle_gap_p90_ms);
+        set("meta_pct", traced.meta_pct);
+    };
+    if let (Some(before), Some(after), Some(traced)) = (&before.upper, &after.upper, &traced.0) {
+        of_layer(summary::UPPER, before, after, traced);
+    }
+    of_layer(summary::LOWER, &before.lower, &after.lower, &traced.1);
+    let n_cpus = std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
+    let cpu_pct = 100.0 * (after.cpu_us.saturating_sub(before.cpu_us)) as f64 / 1e6 / seconds / n_cpus;
+    set_figure(round, summary::CPU_PCT, rounded(cpu_pct.min(100.0)));
+    if written_bytes > 0.0 {
+        set_figure(round, summary::WRITE_AMPLIFICATION, rounded(written(&before.lower, &after.lower) / written_bytes));
+    }
+}
+
+/// To four digits: there are twenty thousand figures.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
+}
+
+/// Runs a tool to its end, or until the run is cancelled.
+fn carry_out(tool: &Tool, frame: &Frame<'_, '_>) -> Result<()> {
+    tool.run_while(|| frame.options.cancel.check())??;
+    Ok(())
+}
+
+/// Writes out what is dirty, in the guest first, and drops the page cache.
+fn settle(stack: &Stack, disk: &Path) -> Result<()> {
+    for dir in stack.file_systems() {
+        let synced = File::open(dir).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
+        synced.with_context(|| format!("cannot sync {}", dir.display()))?;
+    }
+    for device in [&stack.device, disk] {
+        File::open(device)
+            .and_then(|device| device.sync_all())
+            .with_context(|| format!("cannot flush {}", device.display()))?;
+    }
+    fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop the page cache")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_matrix_has_each_pair_and_its_baseline() {
+        let all = cells(false);
+        let has = |guest: &str, host: &str, server: Server, workload: &str| {
+            all.iter()
+                .filter(|plan| {
+                    (plan.guest, plan.host, plan.server) == (guest, host, server) && plan.workload.name() == workload
+                })
+                .count()
+        };
+        for guest in MATRIX {
+            for host in MATRIX {
+                assert_eq!(has(guest, host, Server::Loop, "mail-server"), 1, "{guest} {host}");
+            }
+            assert_eq!(has(guest, DEVICE, Server::None, "random-write"), 1);
+        }
+        assert_eq!(has(NO_GUEST, "xfs", Server::Loop, "random-read"), 1);
+        assert_eq!(has(NO_GUEST, "xfs", Server::Loop, "mail-server"), 0);
+        assert_eq!(all.len(), 10 * (9 * 8 + 4) + 2 * 6 * 8);
+        // All cells of a stack follow each other.
+        let n_changes = all.windows(2).filter(|pair| !pair[0].is_of(pair[1])).count();
+        assert_eq!(n_changes + 1, 10 * 10 + 2 * 6);
+    }
+
+    #[test]
+    fn only_a_device_that_may_be_erased_is_used() {
+        let device = |erase| Target::Device { path: "/nonexistent".into(), erase };
+        for target in [Target::Directory("/nonexistent".into()), device(false)] {
+            let error = METHOD.run(&Options::new(target), &mut |_| {}).unwrap_err().to_string();
+            assert!(error.contains("may be erased"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_run_is_continued_only_if_it_was_made_in_the_same_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            out_dir: Some(dir.path().to_owned()),
+            quick: true,
+            ..Options::new(Target::Directory("/".into()))
+        };
+        let mut progress = |_: &crate::experiment::Progress| {};
+        let mut frame = Frame::new(METHOD.name, ABOUT, &options, &mut progress);
+        let plans = chosen(&options);
+        frame.experiment.cells = plans.iter().map(|plan| plan.cell()).collect();
+        let fresh = frame.experiment.clone();
+        let mut round = Round::default();
+        set_figure(&mut round, summary::OPS_PER_S, 7.0);
+        frame.record(3, round);
+        frame.experiment.notes = vec![format!("x{FAILED}y"), "other".to_owned()];
+        frame.write().unwrap();
+        let mut again = fresh.clone();
+        resume(&mut again, Some(dir.path())).unwrap();
+        assert_eq!((again.cells[3].rounds.len(), again.cells[2].rounds.len()), (1, 0));
+        assert_eq!(again.notes, [format!("x{FAILED}y")]);
+        let mut other = fresh;
+        other.commands.push("another".to_owned());
+        let error = resume(&mut other, Some(dir.path())).unwrap_err().to_string();
+        assert!(error.contains("how it was measured differs"), "{error}");
+    }
+}
