@@ -401,6 +401,10 @@ async fn reboots(ctx: &mut Ctx, attached: usize, is_compared: bool) -> Result<Ou
             Ok(found.status.success().then_some(()))
         })
         .await?;
+    // As a CSI driver publishes a volume: in the host's mount namespace, where systemd unmounts it only after the daemon has ended.
+    let bind =
+        "mkdir -p /srv/bound; mount --bind /run/bulkhead/mnt/file/good /srv/bound; echo bound > /srv/bound/bound; sync";
+    ctx.machine.sh(bind).await?;
     ctx.machine.sh("sed -i /gone/d /etc/fstab; sync").await?;
     let with = reboot(ctx).await?;
     if let Some(without) = without {
@@ -424,6 +428,7 @@ async fn reboots(ctx: &mut Ctx, attached: usize, is_compared: bool) -> Result<Ou
     let logged: usize = lines.lines().next().unwrap_or_default().trim().parse()?;
     ensure!(logged >= acked, "{acked} lines were synced, but {logged} are present");
     ensure!(lines.ends_with("more\n"), "{lines}");
+    ctx.machine.sh("grep -qx bound /run/bulkhead/mnt/file/good/bound; rmdir /srv/bound").await?;
     kernel_is_silent(ctx).await?;
 
     ctx.crash_and_reboot().await?;
