@@ -152,7 +152,7 @@ mod tests {
                 .unwrap();
         assert_eq!(configs, ["ext4-on-device/direct", "ext4-on-thin/direct", "ext4-on-xfs/loop"]);
         assert_eq!(workloads, ["mail-server"]);
-        assert_eq!(selected(&[]).unwrap().0.len(), 10 * 10 + 2 * 6);
+        assert_eq!(selected(&[]).unwrap().0.len(), 10 * 10 + 2 * 9);
     }
 
     #[test]

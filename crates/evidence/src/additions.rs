@@ -13,11 +13,12 @@ use bulkhead_core::name::Name;
 use bulkhead_core::units::Bytes;
 use bulkhead_formats::servers;
 use bulkhead_measure::cgroup_run::Cancel;
+use bulkhead_measure::image::{write_image, write_out};
 use bulkhead_measure::layout::{Bench, Layout, POOL, TenantDirs, name};
 use bulkhead_sys::lvm;
 use bulkhead_sys::roots::Roots;
 
-use crate::served::{self, Served, write_image, write_out};
+use crate::served::{self, Served};
 
 /// Pools of images, by server.
 const IMAGE_POOLS: [(Server, &str); 2] = [(Server::Auto, "bench-blockd"), (Server::Loop, "bench-loop")];

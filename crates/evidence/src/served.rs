@@ -8,19 +8,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use bulkhead_core::model::{FsKind, Provision};
+use bulkhead_core::model::FsKind;
 use bulkhead_core::units::Bytes;
 use bulkhead_measure::cgroup_run::{Cancel, wait_until};
 use bulkhead_measure::cleanup::{RUN_DIR, load_record, remove_record, store_record};
 use bulkhead_sys::file::read_limited;
 use bulkhead_sys::fsutil::{self, MkfsOptions};
-use bulkhead_sys::image::{self, Filler};
 use bulkhead_sys::mount::{self, MountError, MountFlags};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::spawn::{Running, SpawnSpec, Stdout, spawn};
 use bulkhead_sys::tool::{Tool, find_program};
 use bulkhead_sys::ublk::Control;
-use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 /// Time limit for a device to appear, and for its process to end: emulated CPUs are slow.
@@ -304,32 +302,6 @@ fn await_or_bail(process: &mut Running, cancel: &Cancel, what: &str, is_so: impl
     Ok(())
 }
 
-/// Creates an image with all blocks written.
-///
-/// # Errors
-/// A lack of space, or a failed write.
-pub(crate) fn write_image(path: &Path, size: Bytes) -> Result<()> {
-    image::create(path, size, Provision::Full)?;
-    write_out(path)
-}
-
-/// Writes all unwritten blocks of an image, which must not be in use.
-///
-/// # Errors
-/// A failed write.
-pub(crate) fn write_out(path: &Path) -> Result<()> {
-    let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty());
-    let filler = Filler::new(file.with_context(|| format!("cannot open {}", path.display()))?.into(), path);
-    let mut at = 0;
-    while let Some(part) = filler.next(at, Bytes(u64::MAX))? {
-        at = part.end;
-        filler.fill(part)?;
-    }
-    filler.finish()?;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -355,13 +327,5 @@ mod tests {
         assert!(Server::QemuNbd.is_free(&roots, 0) && !Server::Rublk.is_free(&roots, 0));
         fs::write(block.join("nbd0/pid"), "7").unwrap();
         assert!(!Server::Nbdkit.is_free(&roots, 0));
-    }
-
-    #[test]
-    fn an_image_is_written_to_its_end() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("image");
-        write_image(&path, Bytes::mib(3)).unwrap();
-        assert_eq!(image::unwritten(&path).unwrap(), Bytes(0));
     }
 }

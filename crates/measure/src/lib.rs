@@ -12,6 +12,7 @@ pub mod calibrate;
 pub mod cgroup_run;
 pub mod cleanup;
 pub mod experiment;
+pub mod image;
 pub mod isolation;
 pub mod journal_cost;
 pub mod layout;

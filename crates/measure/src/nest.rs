@@ -13,6 +13,7 @@ mod file_systems;
 mod layers;
 mod stack;
 pub mod summary;
+mod volume;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -106,6 +107,8 @@ pub enum Server {
     Loop,
     /// A loop device through the host's page cache.
     LoopBuffered,
+    /// A block server of Bulkhead's, as for any volume.
+    Blockd,
     /// A loop device with direct I/O, on an image that shares all its blocks with another.
     Reflink,
 }
@@ -118,6 +121,7 @@ impl Server {
             Self::None => "direct",
             Self::Loop => "loop",
             Self::LoopBuffered => "loop-buffered",
+            Self::Blockd => "blockd",
             Self::Reflink => "loop-reflink",
         }
     }
@@ -125,9 +129,9 @@ impl Server {
 
 /// File systems of the matrix, as guests and hosts.
 pub const MATRIX: [&str; 9] = ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs", "reiserfs", "nilfs2"];
-/// Guests and hosts of the comparison of servers.
+/// Guests and hosts of the comparison of servers: what volumes can have, and be on.
 const SERVED_GUESTS: [&str; 2] = ["ext4", "xfs"];
-const BUFFERED_HOSTS: [&str; 3] = ["ext4", "xfs", "btrfs"];
+const SERVED_HOSTS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 const REFLINK_HOSTS: [&str; 2] = ["xfs", "btrfs"];
 
 /// One cell.
@@ -171,7 +175,8 @@ fn cells(quick: bool) -> Vec<Plan> {
     if !quick {
         for guest in SERVED_GUESTS {
             stacks.push((guest, THIN, Server::None));
-            stacks.extend(BUFFERED_HOSTS.map(|host| (guest, host, Server::LoopBuffered)));
+            stacks.extend(SERVED_HOSTS.map(|host| (guest, host, Server::LoopBuffered)));
+            stacks.extend(SERVED_HOSTS.map(|host| (guest, host, Server::Blockd)));
             stacks.extend(REFLINK_HOSTS.map(|host| (guest, host, Server::Reflink)));
         }
     }
@@ -219,7 +224,7 @@ pub fn run(options: &Options, settings: &Settings, progress: OnProgress<'_>) -> 
     };
     let roots = Roots::host();
     let _lock = lock()?;
-    stack::remove_all(&roots)?;
+    stack::remove_all(&roots, &options.program)?;
     let found = block::by_path(&roots, path).context("the device")?;
     let (image, least) = (image_bytes(options.quick), stack::host_bytes(image_bytes(options.quick)));
     if found.size < least {
@@ -347,7 +352,7 @@ fn one_stack(frame: &mut Frame<'_, '_>, bench: &Bench, plans: &[Plan], cells: &[
             frame.experiment.notes.push(note);
         }
     };
-    let stack = match Stack::set_up(&bench.roots, &bench.path, &parts, bench.settings.limit) {
+    let stack = match Stack::set_up((&bench.roots, &frame.options.program), &bench.path, &parts, bench.settings.limit) {
         Ok(stack) => stack,
         Err(error) => {
             frame.options.cancel.check()?;
@@ -589,10 +594,10 @@ mod tests {
         }
         assert_eq!(has(NO_GUEST, "xfs", Server::Loop, "random-read"), 1);
         assert_eq!(has(NO_GUEST, "xfs", Server::Loop, "mail-server"), 0);
-        assert_eq!(all.len(), 10 * (9 * 8 + 4) + 2 * 6 * 8);
+        assert_eq!(all.len(), 10 * (9 * 8 + 4) + 2 * 9 * 8);
         // All cells of a stack follow each other.
         let n_changes = all.windows(2).filter(|pair| !pair[0].is_of(pair[1])).count();
-        assert_eq!(n_changes + 1, 10 * 10 + 2 * 6);
+        assert_eq!(n_changes + 1, 10 * 10 + 2 * 9);
     }
 
     #[test]

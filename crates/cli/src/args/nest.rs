@@ -19,7 +19,7 @@ pub(crate) struct NestArgs {
     /// Only these file systems below the image, and `thin` [default: all]; the device alone is always measured
     #[arg(long, value_name = "FS", value_delimiter = ',')]
     pub(crate) host: Vec<String>,
-    /// Only these ways to serve an image: loop, loop-buffered, loop-reflink [default: all]
+    /// Only these ways to serve an image: loop, loop-buffered, loop-reflink, blockd [default: all]
     #[arg(long, value_name = "WAY", value_delimiter = ',')]
     pub(crate) server: Vec<String>,
     /// Only these workloads, for example `mail-server` [default: all; write-heavy ones on a disk without an arm]

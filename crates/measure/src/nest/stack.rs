@@ -17,7 +17,7 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::Tool;
 
 use super::file_systems::FileSystem;
-use super::{DEVICE, NO_GUEST, Server, THIN};
+use super::{DEVICE, NO_GUEST, Server, THIN, volume};
 use crate::cleanup::RUN_DIR;
 
 /// Device-mapper devices, in the order of their removal.
@@ -48,6 +48,8 @@ pub(super) struct Parts {
 #[derive(Debug)]
 pub(super) struct Stack {
     roots: Roots,
+    /// The `bulkhead` program, which serves volumes.
+    program: PathBuf,
     /// The guest's device.
     pub(super) device: PathBuf,
     /// The same by number, unless it is the physical device.
@@ -75,9 +77,15 @@ impl Stack {
     ///
     /// # Errors
     /// If a program or module is missing, or a step fails; nothing is left behind then.
-    pub(super) fn set_up(roots: &Roots, device: &Path, parts: &Parts, limit: Duration) -> Result<Self> {
+    pub(super) fn set_up(
+        (roots, program): (&Roots, &Path),
+        device: &Path,
+        parts: &Parts,
+        limit: Duration,
+    ) -> Result<Self> {
         let mut stack = Self {
             roots: roots.clone(),
+            program: program.to_owned(),
             device: PathBuf::new(),
             upper: None,
             mounted: None,
@@ -105,7 +113,16 @@ impl Stack {
                 self.device = make_thin(&region, parts.image)?;
                 self.upper = Some(block::devno_of(&self.device).context("the thin volume")?);
             }
-            host => self.make_image(host, &region, parts, limit)?,
+            host => self.make_host(host, &region, limit)?,
+        }
+        if let Some(host) = self.host.clone() {
+            if parts.server == Server::Blockd {
+                let volume = volume::make(&self.roots, &self.program, &host, parts.guest, parts.image)?;
+                self.upper = Some(block::devno_of(&volume.device).context("the volume")?);
+                (self.device, self.mounted) = (volume.device, Some(volume.mounted_at));
+                return Ok(());
+            }
+            self.make_image(&host, parts)?;
         }
         let Some(guest) = named(parts.guest)? else { return Ok(()) };
         guest.make(&self.device, limit)?;
@@ -116,13 +133,17 @@ impl Stack {
         Ok(())
     }
 
-    fn make_image(&mut self, host: &str, region: &Path, parts: &Parts, limit: Duration) -> Result<()> {
+    fn make_host(&mut self, host: &str, region: &Path, limit: Duration) -> Result<()> {
         let kind = named(host)?.with_context(|| format!("{host} is no file system"))?;
         kind.make(region, limit)?;
         let at = dir("host");
         fs::create_dir_all(&at).with_context(|| format!("cannot create {}", at.display()))?;
         kind.mount(region, &at, limit)?;
-        self.host = Some(at.clone());
+        self.host = Some(at);
+        Ok(())
+    }
+
+    fn make_image(&mut self, at: &Path, parts: &Parts) -> Result<()> {
         let mut image = at.join("image");
         write_image(&image, parts.image).context("cannot write the image")?;
         if parts.server == Server::Reflink {
@@ -149,14 +170,14 @@ impl Stack {
     /// If an object is busy; the next run tries again.
     pub(super) fn remove(mut self) -> Result<()> {
         self.removed = true;
-        remove_all(&self.roots)
+        remove_all(&self.roots, &self.program)
     }
 }
 
 impl Drop for Stack {
     fn drop(&mut self) {
         if !self.removed
-            && let Err(error) = remove_all(&self.roots)
+            && let Err(error) = remove_all(&self.roots, &self.program)
         {
             tracing::error!(error = format!("{error:#}"), "a stack was not removed; the next run tries again");
         }
@@ -167,7 +188,8 @@ impl Drop for Stack {
 ///
 /// # Errors
 /// If one is busy.
-pub(super) fn remove_all(roots: &Roots) -> Result<()> {
+pub(super) fn remove_all(roots: &Roots, program: &Path) -> Result<()> {
+    volume::remove(roots, program)?;
     let (guest, host) = (dir("guest"), dir("host"));
     unmount(roots, &guest)?;
     for info in loopdev::list(roots).context("the loop devices")? {

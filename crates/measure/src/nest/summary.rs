@@ -342,6 +342,7 @@ fn both_ways(experiment: &Experiment) -> Finding {
             MATRIX.iter().filter_map(|host| best(&|pair| pair.host == *host)).map(|pair| pair.guest).collect();
         told.push((workload, hosts.len(), guests.len()));
     }
+    told.retain(|(_, hosts, guests)| *hosts > 0 && *guests > 0);
     if told.is_empty() {
         return Finding { statement, holds: None, found: String::new() };
     }

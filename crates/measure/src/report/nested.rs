@@ -86,7 +86,7 @@ fn servers(experiment: &Experiment) -> String {
         for guest in MATRIX {
             for (host, server) in MATRIX
                 .into_iter()
-                .flat_map(|host| [Server::LoopBuffered, Server::Reflink].map(|server| (host, server)))
+                .flat_map(|host| [Server::LoopBuffered, Server::Blockd, Server::Reflink].map(|server| (host, server)))
                 .chain([(THIN, Server::None)])
             {
                 let is_it = cell.layout == layout_word(guest, host) && cell.controller == server.as_str();
