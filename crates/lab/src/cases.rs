@@ -54,6 +54,7 @@ const LONG: &[(&str, &str)] = &[
     ("docker_events", "docker_volumes"),
     ("docker_parallel", "docker_volumes"),
     ("docker_runtime", "docker_in_slice"),
+    ("doctor_power_cut", "doctor_faults"),
     ("fsync_p99_held", "shares_held_by_caps"),
     ("lab_self_sealed", "lab_self_virtual"),
     ("layers_hold", "volume_copies"),

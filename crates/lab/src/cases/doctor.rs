@@ -1,6 +1,7 @@
 //! The doctor on a host in which one fault after another is made, found, fixed and gone.
 
 mod faults;
+mod power_cut;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,19 +11,36 @@ use serde_json::Value;
 
 use self::faults::{FAULTS, FIX_TOGETHER, FIXED, Fault, MAKE_TOGETHER, TOGETHER};
 use super::host::{PROFILE, json};
-use crate::case::{Case, Ctx, Outcome};
+use crate::case::{Case, Ctx, Outcome, Profile};
+use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
 
-pub(super) const CASES: &[Case] = &[Case {
-    name: "doctor_faults",
-    about: "faults of a storage stack are made one after another; `bulkhead doctor` finds each, and no longer once it is fixed; \
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "doctor_faults",
+        about: "faults of a storage stack are made one after another; `bulkhead doctor` finds each, and no longer once it is fixed; \
             18 at once are all found, `--fix` fixes 8 of them, and `--undo` undoes that; on a host with 5000 mounts it takes less than 5 s and 100 MB",
-    kernels: &[Kernel::V6_12],
-    profile: PROFILE,
-    limit: Duration::from_secs(600),
-    run: |ctx| Box::pin(faults(ctx)),
-}];
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(faults(ctx)),
+    },
+    Case {
+        name: "doctor_power_cut",
+        about: "at a power cut of a disk with a volatile cache, all files that were synced on ext2, ext3, ext4, XFS, btrfs, F2FS, ReiserFS and \
+            NILFS2 are complete, and not those on JFS, which never flushes",
+        kernels: &[Kernel::V6_12],
+        // Only in virtual time can a disk have a cache that is lost with the machine.
+        profile: Profile {
+            name: "losing-two",
+            disks: &[DiskSpec::new(DiskModel::Hdd, 4096).losing(), DiskSpec::new(DiskModel::Hdd, 512).losing()],
+            ..PROFILE
+        },
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(power_cut::loses_only_what_was_not_flushed(ctx)),
+    },
+];
 
 async fn faults(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
