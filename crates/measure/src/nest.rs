@@ -5,43 +5,38 @@
 //! on a region of the disk of the same size. A stack is set up once a round for all its workloads: file systems and image are new, the page
 //! cache is dropped before each workload. Rounds are interleaved.
 //!
-//! Owns: the cells, their order, what is measured in each, and continuing an interrupted run. Does not: set up a stack ([`stack`]), judge, or
+//! Owns: the cells, their order, and continuing an interrupted run. Does not: set up a stack ([`stack`]), measure a cell ([`measure`]), judge, or
 //! draw.
 
 mod dirty;
 mod file_systems;
 mod layers;
+mod measure;
 mod stack;
 pub mod summary;
 mod volume;
 mod workload;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bulkhead_core::units::{Bytes, DevNo};
-use bulkhead_sys::block::{self, Diskstat, diskstat};
-use bulkhead_sys::block_trace::BlockTrace;
+use bulkhead_sys::block;
 use bulkhead_sys::file::read_limited;
+use bulkhead_sys::fsutil;
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::tool::Tool;
-use bulkhead_sys::{cgroup, fsutil};
 
 use self::dirty::LowLimits;
-use self::layers::Layer;
 use self::stack::{Parts, Stack};
 pub use self::workload::Workload;
 use crate::calibrate::fio;
-use crate::cgroup_run::{Starter, wait_until};
 use crate::cleanup::{lock, with_removal};
-use crate::experiment::{Choice, Extent, Frame, Method, OnProgress, Options, includes, machine, n_rounds, set_figure};
+use crate::experiment::{Choice, Extent, Frame, Method, OnProgress, Options, includes, machine, n_rounds};
 use crate::layout::Target;
 use crate::load::{LoadArgs, LoadKind};
 use crate::result::{Cell, Experiment, Round};
-use crate::sample::busy_cpu_us;
 
 /// The guest of cells without a file system: micro I/O on the device.
 pub const NO_GUEST: &str = "none";
@@ -70,14 +65,6 @@ const ABOUT: &str = "Guest file system on an image in the host file system, or o
 /// Warm-up of a server, and window of any workload, s.
 const FULL: (f64, f64) = (1.0, 3.0);
 const QUICK: (f64, f64) = (0.5, 2.0);
-/// Length of the trace within a window.
-const TRACED: Duration = Duration::from_millis(500);
-/// Time limit for the first I/O of a workload, before the trace.
-const FIRST_IO: Duration = Duration::from_secs(20);
-/// I/Os of a workload before it is traced.
-const N_FIRST: u64 = 20;
-/// Between two looks at a counter.
-const POLL: Duration = Duration::from_millis(20);
 /// Average duration of setting a stack up, and of preparing a workload, on a slow disk.
 const SET_UP_SECONDS: f64 = 4.0;
 /// Limit of a result's size.
@@ -260,11 +247,11 @@ fn describe(frame: &mut Frame<'_, '_>) {
     let (quick, window) = (frame.options.quick, window(frame.options).1);
     let experiment = &mut frame.experiment;
     experiment.machine.programs.extend(fio::version().map(|version| ("fio".to_owned(), version)));
-    experiment.commands.push(workload::layout(Path::new("FILE"), quick, FIRST_IO).command_line());
+    experiment.commands.push(workload::layout(Path::new("FILE"), quick, measure::FIRST_IO).command_line());
     for workload in workload::ALL {
         experiment.commands.push(match workload {
             Workload::Micro { rw, .. } => {
-                workload::micro(rw, Path::new("FILE"), quick, window, FIRST_IO).command_line()
+                workload::micro(rw, Path::new("FILE"), quick, window, measure::FIRST_IO).command_line()
             }
             Workload::Server { kind, files } => server(kind, files, Path::new("DIR"), frame.options).argv().join(" "),
         });
@@ -370,7 +357,7 @@ fn one_stack(frame: &mut Frame<'_, '_>, bench: &Bench, plans: &[Plan], cells: &[
     for index in cells {
         let workload = plans[*index].workload;
         let id = plans[*index].cell().id();
-        match measure(frame, bench, &stack, workload) {
+        match measure::measure(frame, bench, &stack, workload) {
             Ok(round) => frame.record(*index, round),
             Err(error) => {
                 if let Err(cancelled) = frame.options.cancel.check() {
@@ -394,187 +381,10 @@ fn server(kind: LoadKind, files: u64, dir: &Path, options: &Options) -> LoadArgs
     LoadArgs { warm_up_seconds, files, ..LoadArgs::new(kind, dir, seconds) }
 }
 
-/// The counters of both devices of a stack.
-struct Counters {
-    at: Instant,
-    cpu_us: u64,
-    upper: Option<Diskstat>,
-    lower: Diskstat,
-}
-
-/// The devices of a stack, to read.
-struct Watch<'a> {
-    roots: &'a Roots,
-    upper: Option<DevNo>,
-    lower: DevNo,
-}
-
-impl Watch<'_> {
-    fn read(&self) -> Result<Counters> {
-        let upper = self.upper.map(|dev| diskstat(self.roots, dev)).transpose().context("the guest's device")?;
-        let lower = diskstat(self.roots, self.lower).context("the disk")?;
-        Ok(Counters { at: Instant::now(), cpu_us: busy_cpu_us()?, upper, lower })
-    }
-
-    /// Traces both for a short time, once there is I/O, or nothing runs any more.
-    fn trace(&self, frame: &Frame<'_, '_>, is_running: &dyn Fn() -> bool) -> Result<(Option<Layer>, Layer)> {
-        let n_of = |counters: Counters| counters.lower.reads + counters.lower.writes;
-        let (from, give_up) = (n_of(self.read()?), Instant::now() + FIRST_IO);
-        while n_of(self.read()?) < from + N_FIRST && is_running() && Instant::now() < give_up {
-            wait_until(Instant::now() + POLL, &frame.options.cancel)?;
-        }
-        let devs: Vec<DevNo> = self.upper.into_iter().chain([self.lower]).collect();
-        let trace = BlockTrace::start(self.roots, &devs)?;
-        wait_until(Instant::now() + TRACED, &frame.options.cancel)?;
-        let events = trace.stop()?;
-        Ok((self.upper.map(|dev| layers::analyse(&events, dev)), layers::analyse(&events, self.lower)))
-    }
-}
-
-fn measure(frame: &mut Frame<'_, '_>, bench: &Bench, stack: &Stack, workload: Workload) -> Result<Round> {
-    let watch = Watch { roots: &bench.roots, upper: stack.upper, lower: bench.disk };
-    match workload {
-        Workload::Micro { rw, .. } => measure_micro(frame, bench, stack, &watch, rw),
-        Workload::Server { kind, files } => measure_server(frame, bench, stack, &watch, kind, files),
-    }
-}
-
-fn measure_micro(frame: &Frame<'_, '_>, bench: &Bench, stack: &Stack, watch: &Watch<'_>, rw: &str) -> Result<Round> {
-    let options = frame.options;
-    let (limit, cancel) = (bench.settings.limit, &options.cancel);
-    let file = stack.mounted.as_ref().map_or_else(|| stack.device.clone(), |dir| dir.join("file"));
-    if stack.mounted.is_some() && !file.exists() {
-        carry_out(&workload::layout(&file, options.quick, limit), frame).context("the file")?;
-    }
-    settle(stack, &bench.path)?;
-    let tool = workload::micro(rw, &file, options.quick, window(options).1, limit);
-    let before = watch.read()?;
-    let (report, traced) = std::thread::scope(|scope| {
-        let job = scope.spawn(|| fio::run(&tool));
-        let traced = watch.trace(frame, &|| !job.is_finished());
-        let report = job.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the thread that runs fio panicked")));
-        (report, traced)
-    });
-    cancel.check()?;
-    let report = report?;
-    // What it has caused below belongs to it.
-    settle(stack, &bench.path)?;
-    let after = watch.read()?;
-    let job = report.jobs.first().context("fio reported no job")?;
-    let side = if rw.contains("write") { &job.write } else { &job.read };
-    if side.iops <= 0.0 {
-        bail!("fio measured nothing");
-    }
-    let mut round = Round::default();
-    set_figure(&mut round, summary::OPS_PER_S, side.iops);
-    set_figure(&mut round, summary::LATENCY_MEAN_MS, side.clat_ns.mean.map(|ns| ns / 1e6));
-    set_figure(&mut round, summary::LATENCY_P99_MS, side.clat_ns.percentile("99.000000").map(|ns| ns / 1e6));
-    let written = if rw.contains("write") { side.io_bytes } else { 0.0 };
-    layer_figures(&mut round, (&before, &after), written, traced?);
-    Ok(round)
-}
-
-fn measure_server(
-    frame: &Frame<'_, '_>,
-    bench: &Bench,
-    stack: &Stack,
-    watch: &Watch<'_>,
-    kind: LoadKind,
-    files: u64,
-) -> Result<Round> {
-    let options = frame.options;
-    let dir = stack.mounted.as_deref().context("there is no file system")?;
-    let own = cgroup::cgroup_of(&bench.roots, std::process::id()).context("this process's cgroup")?;
-    let starter = Starter { program: options.program.clone(), cancel: options.cancel.clone() };
-    let mut load = starter.load(&server(kind, files, dir, options), &bench.roots.cgroup_dir(&own))?;
-    load.await_prepared()?;
-    settle(stack, &bench.path)?;
-    load.begin()?;
-    let (warm_up, seconds) = window(options);
-    load.await_window(Duration::from_secs_f64(warm_up))?;
-    let end = Instant::now() + Duration::from_secs_f64(seconds);
-    let before = watch.read()?;
-    let traced = watch.trace(frame, &|| true);
-    wait_until(end, &options.cancel)?;
-    let after = watch.read()?;
-    let tally = load.finish()?.tally;
-    if tally.ops == 0 {
-        bail!("no operation ended in the window");
-    }
-    let mut round = Round::default();
-    set_figure(&mut round, summary::OPS_PER_S, tally.ops as f64 / seconds);
-    set_figure(&mut round, summary::LATENCY_MEAN_MS, tally.op_ms.mean());
-    set_figure(&mut round, summary::LATENCY_P99_MS, tally.op_ms.percentile(99.0));
-    set_figure(&mut round, summary::FSYNC_P99_MS, tally.fsync_ms.percentile(99.0));
-    layer_figures(&mut round, (&before, &after), tally.written_bytes as f64, traced?);
-    Ok(round)
-}
-
-/// Figures of both devices: counters over the window, and the traced part of it.
-fn layer_figures(
-    round: &mut Round,
-    (before, after): (&Counters, &Counters),
-    written_bytes: f64,
-    traced: (Option<Layer>, Layer),
-) {
-    let seconds = after.at.saturating_duration_since(before.at).as_secs_f64();
-    let written = |before: &Diskstat, after: &Diskstat| 512.0 * (after.write_sectors - before.write_sectors) as f64;
-    let mut of_layer = |layer: &str, before: &Diskstat, after: &Diskstat, traced: &Layer| {
-        let mut set =
-            |name: &str, value: Option<f64>| set_figure(round, &summary::of_layer(layer, name), value.map(rounded));
-        set("read_mib_per_s", Some((after.read_sectors - before.read_sectors) as f64 / 2048.0 / seconds));
-        set("written_mib_per_s", Some(written(before, after) / 1_048_576.0 / seconds));
-        set("busy_pct", Some((100.0 * (after.io_ms - before.io_ms) as f64 / 1e3 / seconds).min(100.0)));
-        set("flushes_per_s", Some((after.flushes - before.flushes) as f64 / seconds));
-        set("request_kib", traced.request_kib);
-        set("merged_pct", traced.merged_pct);
-        set("sequential_pct", traced.sequential_pct);
-        set("queue_ms", traced.queue_ms);
-        set("service_ms", traced.service_ms);
-        set("idle_pct", traced.idle_pct);
-        set("idle_gap_p90_ms", traced.idle_gap_p90_ms);
-        set("meta_pct", traced.meta_pct);
-    };
-    if let (Some(before), Some(after), Some(traced)) = (&before.upper, &after.upper, &traced.0) {
-        of_layer(summary::UPPER, before, after, traced);
-    }
-    of_layer(summary::LOWER, &before.lower, &after.lower, &traced.1);
-    let n_cpus = std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
-    let cpu_pct = 100.0 * (after.cpu_us.saturating_sub(before.cpu_us)) as f64 / 1e6 / seconds / n_cpus;
-    set_figure(round, summary::CPU_PCT, rounded(cpu_pct.min(100.0)));
-    if written_bytes > 0.0 {
-        set_figure(round, summary::WRITE_AMPLIFICATION, rounded(written(&before.lower, &after.lower) / written_bytes));
-    }
-}
-
-/// To four digits: there are twenty thousand figures.
-fn rounded(value: f64) -> f64 {
-    format!("{value:.3e}").parse().unwrap_or(value)
-}
-
-/// Runs a tool to its end, or until the run is cancelled.
-fn carry_out(tool: &Tool, frame: &Frame<'_, '_>) -> Result<()> {
-    tool.run_while(|| frame.options.cancel.check())??;
-    Ok(())
-}
-
-/// Writes out what is dirty, in the guest first, and drops the page cache.
-fn settle(stack: &Stack, disk: &Path) -> Result<()> {
-    for dir in stack.file_systems() {
-        let synced = File::open(dir).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
-        synced.with_context(|| format!("cannot sync {}", dir.display()))?;
-    }
-    for device in [&stack.device, disk] {
-        File::open(device)
-            .and_then(|device| device.sync_all())
-            .with_context(|| format!("cannot flush {}", device.display()))?;
-    }
-    fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop the page cache")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::experiment::set_figure;
 
     #[test]
     fn the_matrix_has_each_pair_and_its_baseline() {

@@ -118,7 +118,9 @@ impl Stack {
         if let Some(host) = self.host.clone() {
             if parts.server == Server::Blockd {
                 let volume = volume::make(&self.roots, &self.program, &host, parts.guest, parts.image)?;
-                self.upper = Some(block::devno_of(&volume.device).context("the volume")?);
+                let found = block::by_path(&self.roots, &volume.device).context("the volume")?;
+                // A volume may be a partition: flushes are counted, and requests traced, by disk.
+                self.upper = Some(found.partition_of.unwrap_or(found.dev));
                 (self.device, self.mounted) = (volume.device, Some(volume.mounted_at));
                 return Ok(());
             }
