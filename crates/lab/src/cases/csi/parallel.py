@@ -12,12 +12,13 @@ from crowd import *
 KUBELET, SOCKET = "/run/kubelet", "/run/csi.sock"
 # What the kubelet and the sidecars repeat.
 REPEATED = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.DEADLINE_EXCEEDED]
-# A connection for each client, which is established again soon after the driver's end.
+# A connection for each client, which is established again soon after the driver's end. The minimum is also the time that an attempt has: less,
+# and 100 clients of a busy machine give up and try again for ever.
 CHANNEL = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.min_reconnect_backoff_ms", 5000),
+    ("grpc.max_reconnect_backoff_ms", 5000),
 ]
 DAY = 86400
 
