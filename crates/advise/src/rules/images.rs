@@ -12,7 +12,11 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: FindingId::ImageCachedTwice,
         why: "Both the file system in the image and the one below it keep the data in the page cache, and writes wait in both.",
-        measured: None,
+        measured: Some(Measured {
+            figure: "a file server and a database on ext4 in an image on ext4 had 16 % and 35 % of their throughput on the disk itself through the page cache, \
+                     and 95 % and 68 % with direct I/O, on the lab's hard disk",
+            section: "nested-matrix",
+        }),
         source: "kernel Documentation/admin-guide/abi-testing: /sys/block/loopN/loop/dio; loop(4), LOOP_SET_DIRECT_IO",
         fix: Fix::Changes(use_direct_io),
         find: image_cached_twice,

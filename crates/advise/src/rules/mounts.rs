@@ -5,7 +5,7 @@ use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::fix::{Change, Setting};
 
 use super::{UNMOUNT, mount_of, on_mount, written};
-use crate::{Fix, Rule};
+use crate::{Fix, Measured, Rule};
 
 pub(super) const RULES: &[Rule] = &[
     Rule {
@@ -20,7 +20,10 @@ pub(super) const RULES: &[Rule] = &[
         id: FindingId::CacheNeverFlushed,
         why: "JFS writes its log without flushes or FUA, and its fsync flushes nothing: what the disk holds in its cache is lost with the power. \
               In the lab (doctor_power_cut), none of 60 synced files outlived a power cut; on eight other file systems all did.",
-        measured: None,
+        measured: Some(Measured {
+            figure: "a mail server on JFS did 9400 to 11 900 operations a second on the lab's hard disk without a single flush, on ext4 790 to 820 with 20 flushes a second",
+            section: "nested-matrix",
+        }),
         source: "kernel fs/jfs/jfs_logmgr.c, lbmStartIO: REQ_OP_WRITE | REQ_SYNC; fs/jfs/file.c, jfs_fsync",
         fix: Fix::None("only another file system flushes the cache, and turning the cache off makes all writes slower"),
         find: cache_never_flushed,

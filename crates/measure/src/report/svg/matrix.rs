@@ -63,7 +63,8 @@ fn draw(card: &mut Card, experiment: &Experiment, workload: &str, [x, y, width]:
                 card.rect(at, "hollow");
                 continue;
             };
-            let hue = COLOURS.iter().find(|(from, ..)| pct >= *from).map_or(Hue::Vermillion, |(_, hue, _)| *hue);
+            let hue =
+                COLOURS.iter().find(|(from, ..)| pct.round() >= *from).map_or(Hue::Vermillion, |(_, hue, _)| *hue);
             card.rect(at, &hue.fill());
             let font = if matches!(hue, Hue::Amber | Hue::Grey) { ON_AMBER } else { INSIDE };
             card.text(left + column / 2.0, top + 15.0, Anchor::Middle, font, &format!("{pct:.0}"));
