@@ -97,15 +97,21 @@ fn target(args: &DemoArgs) -> Result<Target, Fault> {
                 Err(error) => Err(invalid(object, error)),
             }
         }
-        (None, Some(device)) if args.erase.as_ref() == Some(device) => {
-            Ok(Target::Device { path: device.clone(), erase: true })
-        }
-        (None, device) => {
-            let device = device.as_deref().unwrap_or(Path::new("-")).display();
-            Err(Fault::new(Code::InvalidArgument, format!("device {device}"), "all data on it would be lost")
-                .hint(format!("confirm with exactly `--erase {device}`")))
-        }
+        (None, device) => to_erase(device.as_deref().unwrap_or(Path::new("-")), args.erase.as_deref()),
     }
+}
+
+/// A device whose data may be lost, as its second naming confirms.
+///
+/// # Errors
+/// `InvalidArgument` without it.
+pub(crate) fn to_erase(device: &Path, confirmation: Option<&Path>) -> Result<Target, Fault> {
+    if confirmation == Some(device) {
+        return Ok(Target::Device { path: device.to_owned(), erase: true });
+    }
+    let device = device.display();
+    Err(Fault::new(Code::InvalidArgument, format!("device {device}"), "all data on it would be lost")
+        .hint(format!("confirm with exactly `--erase {device}`")))
 }
 
 fn run_experiment(method: &Method, options: &Options, output: &Output) -> Result<Experiment, Fault> {
@@ -128,7 +134,8 @@ fn write_report(dir: &Path, experiments: &[Experiment]) -> Result<(), Fault> {
     Ok(())
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> Fault {
+/// A file of the report cannot be written.
+pub(crate) fn cannot_write(path: &Path, error: &std::io::Error) -> Fault {
     Fault::new(Code::of_io(error.kind()), format!("file {}", path.display()), format!("it cannot be written ({error})"))
         .hint("choose another directory with `--report`")
 }

@@ -4,18 +4,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_measure::experiment::{Options, Progress};
-use bulkhead_measure::layout::Target;
-use bulkhead_measure::nest::{self, DEVICE, METHOD, Settings};
+use bulkhead_measure::nest::{self, DEVICE, METHOD, Server, Settings};
 use bulkhead_measure::report::{nested, svg};
 use bulkhead_sys::tool::{find_program, package_of};
 
 use crate::args::NestArgs;
-use crate::demo::fault;
+use crate::demo::{cannot_write, fault, to_erase};
 use crate::output::Output;
 use crate::parse::invalid;
 use crate::progress::Steps;
@@ -29,13 +27,9 @@ const PROGRAMS: [&str; 2] = ["fio", "dmsetup"];
 /// `InvalidArgument` without the exact confirmation for the device, and for unknown names; `Unsupported` without the programs; errors of
 /// the experiment.
 pub(crate) fn run(args: &NestArgs, output: &Output) -> Result<(), Fault> {
-    let device = args.device.display();
-    if args.erase.as_ref() != Some(&args.device) {
-        return Err(Fault::new(Code::InvalidArgument, format!("device {device}"), "all data on it would be lost")
-            .hint(format!("confirm with exactly `--erase {device}`")));
-    }
+    let target = to_erase(&args.device, args.erase.as_deref())?;
     if !args.device.exists() {
-        return Err(Fault::new(Code::NotFound, format!("device {device}"), "there is no such device"));
+        return Err(Fault::new(Code::NotFound, format!("device {}", args.device.display()), "there is no such device"));
     }
     if let Some(missing) = PROGRAMS.into_iter().find(|program| find_program(program).is_none()) {
         let cause = format!("{missing} is not installed");
@@ -47,7 +41,7 @@ pub(crate) fn run(args: &NestArgs, output: &Output) -> Result<(), Fault> {
         rounds: args.rounds,
         out_dir: Some(args.report.clone()),
         simulated: args.simulated.clone(),
-        ..Options::new(Target::Device { path: args.device.clone(), erase: true })
+        ..Options::new(target)
     };
     (options.configs, options.neighbours) = select(args, &options)?;
     options.cancel.on_signals().map_err(|error| fault("experiment", error))?;
@@ -81,33 +75,25 @@ pub(crate) fn run(args: &NestArgs, output: &Output) -> Result<(), Fault> {
 
 /// The configurations and workloads of the experiment that the arguments select.
 fn select(args: &NestArgs, options: &Options) -> Result<(Vec<String>, Vec<String>), Fault> {
+    let stacks = nest::stacks(options.quick);
     let all = (METHOD.choices)(options);
-    // `GUEST-on-HOST/SERVER`
-    let parts: Vec<(&str, &str, &str)> = all
-        .iter()
-        .filter_map(|(config, _)| {
-            let (layout, server) = config.split_once('/')?;
-            let (guest, host) = layout.split_once("-on-")?;
-            Some((guest, host, server))
-        })
-        .collect();
     let workloads: BTreeSet<&str> = all.iter().map(|(_, workload)| workload.as_str()).collect();
-    check("guest", &args.guest, &parts.iter().map(|(guest, ..)| *guest).collect())?;
-    check("host", &args.host, &parts.iter().map(|(_, host, _)| *host).filter(|host| *host != DEVICE).collect())?;
-    let servers =
-        parts.iter().map(|(.., server)| *server).filter(|server| *server != nest::Server::None.as_str()).collect();
+    check("guest", &args.guest, &stacks.iter().map(|(guest, ..)| *guest).collect())?;
+    check("host", &args.host, &stacks.iter().map(|(_, host, _)| *host).filter(|host| *host != DEVICE).collect())?;
+    let servers = stacks.iter().map(|(.., server)| *server).filter(|server| *server != Server::None);
+    let servers = servers.map(Server::as_str).collect();
     check("server", &args.server, &servers)?;
     check("workload", &args.workload, &workloads)?;
     let has = |wanted: &[String], name: &str| wanted.is_empty() || wanted.iter().any(|one| one == name);
-    let is_chosen = |(guest, host, server): &(&str, &str, &str)| {
+    let is_chosen = |(guest, host, server): &(&str, &str, Server)| {
         has(&args.guest, guest)
             && (*host == DEVICE || has(&args.host, host))
-            && (*server == nest::Server::None.as_str() || has(&args.server, server))
+            && (*server == Server::None || has(&args.server, server.as_str()))
     };
-    let configs: BTreeSet<String> = parts
+    let configs: BTreeSet<String> = stacks
         .iter()
         .filter(|stack| is_chosen(stack))
-        .map(|(guest, host, server)| format!("{}/{server}", nest::layout_word(guest, host)))
+        .map(|(guest, host, server)| nest::config(guest, host, *server))
         .collect();
     Ok((configs.into_iter().collect(), args.workload.clone()))
 }
@@ -122,15 +108,11 @@ fn check(what: &str, wanted: &[String], known: &BTreeSet<&str>) -> Result<(), Fa
     }
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> Fault {
-    Fault::new(Code::of_io(error.kind()), format!("file {}", path.display()), format!("it cannot be written ({error})"))
-        .hint("choose another directory with `--report`")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::args::{Cli, Command};
+    use bulkhead_measure::layout::Target;
     use clap::Parser as _;
 
     fn args(more: &[&str]) -> NestArgs {

@@ -26,7 +26,7 @@ mod streams;
 mod tally;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -319,6 +319,24 @@ fn conduct(
     say(READY)?;
     timer.wait_until(window.end)?;
     barrier()
+}
+
+/// Carries out an operation that writes `n_bytes`, and counts it if it ends in the window.
+fn counted<T>(
+    window: &Window,
+    tally: &mut Tally,
+    n_bytes: usize,
+    work: impl FnOnce() -> io::Result<T>,
+) -> io::Result<T> {
+    let begin = Instant::now();
+    let done = work()?;
+    let end = Instant::now();
+    if window.holds(end) {
+        tally.ops += 1;
+        tally.written_bytes += n_bytes as u64;
+        tally.op_ms.push(ms_between(begin, end));
+    }
+    Ok(done)
 }
 
 /// Milliseconds between two moments.

@@ -151,8 +151,15 @@ pub fn layout_word(guest: &str, host: &str) -> String {
     format!("{guest}-on-{host}")
 }
 
-/// All cells, stack by stack.
-fn cells(quick: bool) -> Vec<Plan> {
+/// `ext4-on-xfs/loop`, as options select it.
+#[must_use]
+pub fn config(guest: &str, host: &str, server: Server) -> String {
+    format!("{}/{}", layout_word(guest, host), server.as_str())
+}
+
+/// All stacks in their order: guest, host and what serves the image.
+#[must_use]
+pub fn stacks(quick: bool) -> Vec<(&'static str, &'static str, Server)> {
     let mut stacks = Vec::new();
     let matrix: &[&str] = if quick { &["ext4", "xfs"] } else { &MATRIX };
     for host in std::iter::once(&DEVICE).chain(matrix) {
@@ -167,20 +174,22 @@ fn cells(quick: bool) -> Vec<Plan> {
             stacks.extend(REFLINK_HOSTS.map(|host| (guest, host, Server::Reflink)));
         }
     }
+    stacks
+}
+
+/// All cells, stack by stack.
+fn cells(quick: bool) -> Vec<Plan> {
     let of_stack = |(guest, host, server)| {
         let fits = move |workload: &Workload| {
             (guest != NO_GUEST || !workload.needs_files()) && (!quick || workload.is_write_heavy())
         };
         workload::ALL.into_iter().filter(fits).map(move |workload| Plan { guest, host, server, workload })
     };
-    stacks.into_iter().flat_map(of_stack).collect()
+    stacks(quick).into_iter().flat_map(of_stack).collect()
 }
 
 fn choices(options: &Options) -> Vec<Choice> {
-    let word = |plan: &Plan| {
-        let cell = plan.cell();
-        (format!("{}/{}", cell.layout, cell.controller), cell.neighbour)
-    };
+    let word = |plan: &Plan| (config(plan.guest, plan.host, plan.server), plan.workload.name().to_owned());
     cells(options.quick).iter().map(word).collect()
 }
 
@@ -213,7 +222,8 @@ pub fn run(options: &Options, settings: &Settings, progress: OnProgress<'_>) -> 
     let _lock = lock()?;
     stack::remove_all(&roots, &options.program)?;
     let found = block::by_path(&roots, path).context("the device")?;
-    let (image, least) = (image_bytes(options.quick), stack::host_bytes(image_bytes(options.quick)));
+    let image = image_bytes(options.quick);
+    let least = stack::host_bytes(image);
     if found.size < least {
         bail!("{} has {}: at least {least} are needed", path.display(), found.size);
     }
@@ -343,7 +353,7 @@ fn one_stack(frame: &mut Frame<'_, '_>, bench: &Bench, plans: &[Plan], cells: &[
         Ok(stack) => stack,
         Err(error) => {
             frame.options.cancel.check()?;
-            failed(frame, &format!("{}/{}", layout_word(guest, host), server.as_str()), &error);
+            failed(frame, &config(guest, host, server), &error);
             frame.skip(cells.len());
             return Ok(());
         }

@@ -127,12 +127,16 @@ fn start_fstrim(facts: &Facts, _: &Finding) -> Vec<Change> {
     facts.systemd.then(change).into_iter().collect()
 }
 
+/// A disk below a mount that can lose writes: nothing is lost where every write goes to the medium.
+fn disk_with_cache<'a>(facts: &'a Facts, mount: &Mount) -> Option<&'a Device> {
+    let disks = facts.disks(facts.device_of(mount)?);
+    disks.into_iter().find(|disk| disk.write_cache.as_deref() != Some("write through"))
+}
+
 fn barriers_off(facts: &Facts) -> Vec<Finding> {
     let finding = |mount: &Mount| {
         let option = ["nobarrier", "barrier=0"].into_iter().find(|option| mount.has(option))?;
-        let disks = facts.disks(facts.device_of(mount)?);
-        // Nothing is lost where every write goes to the medium.
-        let disk = disks.into_iter().find(|disk| disk.write_cache.as_deref() != Some("write through"))?;
+        let disk = disk_with_cache(facts, mount)?;
         let evidence = format!("it is mounted with {option}, and {} has a write cache", disk.name);
         let advice = format!("`mount -o remount,barrier {}`, and remove {option} from /etc/fstab", mount.at);
         Some(on_mount(FindingId::BarriersOff, mount, evidence).advise(advice))
@@ -142,8 +146,7 @@ fn barriers_off(facts: &Facts) -> Vec<Finding> {
 
 fn cache_never_flushed(facts: &Facts) -> Vec<Finding> {
     let finding = |mount: &Mount| {
-        let disks = facts.disks(facts.device_of(mount)?);
-        let disk = disks.into_iter().find(|disk| disk.write_cache.as_deref() != Some("write through"))?;
+        let disk = disk_with_cache(facts, mount)?;
         let evidence = format!("{} never flushes the write cache of {}", mount.fs_type, disk.name);
         let advice = "move the data to ext4 or XFS, or turn the cache off: `hdparm -W0 DEVICE`, `nvme set-feature DEVICE -f 6 -V 0`";
         Some(on_mount(FindingId::CacheNeverFlushed, mount, evidence).advise(advice))

@@ -7,7 +7,7 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub(crate) struct NestArgs {
-    /// Block device to measure on, at least 2 GiB (1 GiB with --quick); all data on it is lost
+    /// Block device to measure on, at least 1.25 GiB (1 GiB with --quick); all data on it is lost
     #[arg(long, value_name = "DEV")]
     pub(crate) device: PathBuf,
     /// Repeat the exact path of the device, to confirm that its data may be lost

@@ -13,7 +13,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use super::random::Random;
-use super::{Load, LoadArgs, Tally, Window, ms_between, noise};
+use super::{Load, LoadArgs, Tally, Window, counted, ms_between, noise};
 
 const N_READERS: usize = 20;
 const N_WRITERS: usize = 10;
@@ -101,7 +101,7 @@ impl Database {
         }) {
             let file = &files[usize::try_from(random.below(N_FILES))?];
             let at = random.below(FILE_BYTES / BLOCK_BYTES as u64) * BLOCK_BYTES as u64;
-            count(window, tally, 0, || file.read_exact_at(&mut block, at)).context("cannot read the data")?;
+            counted(window, tally, 0, || file.read_exact_at(&mut block, at)).context("cannot read the data")?;
             self.progress().reads += 1;
             self.changed.notify_all();
         }
@@ -125,35 +125,21 @@ impl Database {
                 }
                 let file = &files[usize::try_from(random.below(files.len() as u64))?];
                 let at = random.below(FILE_BYTES / n_bytes as u64) * n_bytes as u64;
-                let ms =
-                    count(window, tally, n_bytes, || file.write_all_at(&block, at)).context("cannot write the data")?;
-                tally.fsync_ms.push(ms);
+                let begin = Instant::now();
+                counted(window, tally, n_bytes, || file.write_all_at(&block, at)).context("cannot write the data")?;
+                let end = Instant::now();
+                if window.holds(begin) {
+                    tally.fsync_ms.push(ms_between(begin, end));
+                }
+                if window.holds(end) {
+                    tally.synced_bytes += n_bytes as u64;
+                }
             }
             self.progress().written[index] += reads;
             self.changed.notify_all();
         }
         Ok(())
     }
-}
-
-/// Carries out an operation that writes `n_bytes` durably, and counts it; returns its duration in milliseconds.
-fn count(
-    window: &Window,
-    tally: &mut Tally,
-    n_bytes: usize,
-    work: impl FnOnce() -> std::io::Result<()>,
-) -> std::io::Result<f64> {
-    let begin = Instant::now();
-    work()?;
-    let end = Instant::now();
-    let ms = ms_between(begin, end);
-    if window.holds(end) {
-        tally.ops += 1;
-        tally.written_bytes += n_bytes as u64;
-        tally.synced_bytes += n_bytes as u64;
-        tally.op_ms.push(ms);
-    }
-    Ok(ms)
 }
 
 impl Load for Database {

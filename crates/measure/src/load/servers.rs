@@ -4,7 +4,7 @@
 //! An operation is one of Filebench's, closing excepted. A file that is being written, read or removed is used by one thread only, as there.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use super::random::Random;
-use super::{Load, LoadArgs, LoadKind, Tally, Window, ms_between, noise};
+use super::{Load, LoadArgs, LoadKind, Tally, Window, counted, ms_between, noise};
 
 /// Mean size of an append, and its maximum in `appendfilerand`.
 const APPEND_BYTES: usize = 16 << 10;
@@ -45,10 +45,7 @@ impl Parameters {
 pub(super) struct Server {
     kind: LoadKind,
     dir: PathBuf,
-    n_threads: usize,
-    n_files: u64,
-    mean_bytes: u64,
-    is_flat: bool,
+    parameters: Parameters,
     /// What is written.
     data: Vec<u8>,
     /// Files that no thread is using.
@@ -66,26 +63,14 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Carries out an operation that writes `n_bytes`, and counts it.
-    fn operation<T>(
-        &mut self,
-        n_bytes: usize,
-        work: impl FnOnce(&mut Self) -> std::io::Result<T>,
-    ) -> std::io::Result<T> {
-        let begin = Instant::now();
-        let done = work(self)?;
-        let end = Instant::now();
-        if self.window.holds(end) {
-            self.tally.ops += 1;
-            self.tally.written_bytes += n_bytes as u64;
-            self.tally.op_ms.push(ms_between(begin, end));
-        }
-        Ok(done)
+    /// Carries out an operation that writes nothing, and counts it.
+    fn operation<T>(&mut self, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        counted(self.window, &mut self.tally, 0, work)
     }
 
-    fn sync(&mut self, file: &File) -> std::io::Result<()> {
+    fn sync(&mut self, file: &File) -> io::Result<()> {
         let begin = Instant::now();
-        self.operation(0, |_| file.sync_all())?;
+        self.operation(|| file.sync_all())?;
         if self.window.holds(begin) {
             self.tally.fsync_ms.push(ms_between(begin, Instant::now()));
         }
@@ -93,14 +78,14 @@ impl Worker<'_> {
     }
 
     /// Appends a random number of bytes.
-    fn append(&mut self, mut file: &File) -> std::io::Result<()> {
+    fn append(&mut self, mut file: &File) -> io::Result<()> {
         let n_bytes = 1 + usize::try_from(self.random.below(APPEND_BYTES as u64)).unwrap_or(0);
-        self.operation(n_bytes, |worker| file.write_all(&worker.data[..n_bytes]))
+        counted(self.window, &mut self.tally, n_bytes, || file.write_all(&self.data[..n_bytes]))
     }
 
-    fn read_whole(&mut self, mut file: &File) -> std::io::Result<()> {
-        self.operation(0, |worker| {
-            while file.read(&mut worker.room)? > 0 {}
+    fn read_whole(&mut self, mut file: &File) -> io::Result<()> {
+        counted(self.window, &mut self.tally, 0, || {
+            while file.read(&mut self.room)? > 0 {}
             Ok(())
         })
     }
@@ -108,15 +93,14 @@ impl Worker<'_> {
 
 impl Server {
     pub(super) fn prepare(args: &LoadArgs) -> Result<Self> {
-        let Parameters { n_threads, n_files, mean_bytes, is_flat } = Parameters::of(args.kind);
-        let n_files = args.files.unwrap_or(n_files).max(1);
+        let mut parameters = Parameters::of(args.kind);
+        parameters.n_threads = args.threads.unwrap_or(parameters.n_threads);
+        parameters.n_files = args.files.unwrap_or(parameters.n_files).max(1);
+        let n_files = parameters.n_files;
         let server = Self {
             kind: args.kind,
             dir: args.dir.join(args.kind.as_str()),
-            n_threads: args.threads.unwrap_or(n_threads),
-            n_files,
-            mean_bytes,
-            is_flat,
+            parameters,
             data: noise(CHUNK_BYTES, 11),
             free: Mutex::new((0..n_files).collect()),
             next: AtomicU64::new(n_files),
@@ -127,8 +111,8 @@ impl Server {
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
             }
-            let written =
-                File::create(&path).and_then(|file| write_whole(&file, &server.data, random.size(mean_bytes)));
+            let written = File::create(&path)
+                .and_then(|file| write_whole(&file, &server.data, random.size(server.parameters.mean_bytes)));
             written.with_context(|| format!("cannot write {}", path.display()))?;
         }
         let root = File::open(&server.dir).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
@@ -138,10 +122,10 @@ impl Server {
 
     fn path(&self, number: u64) -> PathBuf {
         let name = format!("file-{number}");
-        if self.is_flat {
+        if self.parameters.is_flat {
             return self.dir.join(name);
         }
-        let leaf = number % self.n_files / DIRECTORY_WIDTH;
+        let leaf = number % self.parameters.n_files / DIRECTORY_WIDTH;
         self.dir.join(format!("dir-{}", leaf / DIRECTORY_WIDTH)).join(format!("dir-{leaf}")).join(name)
     }
 
@@ -160,7 +144,7 @@ impl Server {
     fn on_one(
         &self,
         worker: &mut Worker<'_>,
-        work: impl FnOnce(&mut Worker<'_>, &Path) -> std::io::Result<()>,
+        work: impl FnOnce(&mut Worker<'_>, &Path) -> io::Result<()>,
     ) -> Result<()> {
         let Some(number) = self.take(&mut worker.random) else { return Ok(()) };
         let path = self.path(number);
@@ -173,11 +157,11 @@ impl Server {
     fn on_new(
         &self,
         worker: &mut Worker<'_>,
-        work: impl FnOnce(&mut Worker<'_>, &File) -> std::io::Result<()>,
+        work: impl FnOnce(&mut Worker<'_>, &File) -> io::Result<()>,
     ) -> Result<()> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let path = self.path(number);
-        let done = worker.operation(0, |_| File::create(&path)).and_then(|file| work(worker, &file));
+        let done = worker.operation(|| File::create(&path)).and_then(|file| work(worker, &file));
         self.give(number);
         done.with_context(|| format!("cannot write {}", path.display()))
     }
@@ -185,25 +169,25 @@ impl Server {
     fn remove_one(&self, worker: &mut Worker<'_>) -> Result<()> {
         let Some(number) = self.take(&mut worker.random) else { return Ok(()) };
         let path = self.path(number);
-        worker.operation(0, |_| fs::remove_file(&path)).with_context(|| format!("cannot remove {}", path.display()))
+        worker.operation(|| fs::remove_file(&path)).with_context(|| format!("cannot remove {}", path.display()))
     }
 
     fn serve_files(&self, worker: &mut Worker<'_>) -> Result<()> {
-        let size = worker.random.size(self.mean_bytes);
+        let size = worker.random.size(self.parameters.mean_bytes);
         self.on_new(worker, |worker, file| {
             let n_bytes = usize::try_from(size).unwrap_or(usize::MAX);
-            worker.operation(n_bytes, |worker| write_whole(file, worker.data, size))
+            counted(worker.window, &mut worker.tally, n_bytes, || write_whole(file, worker.data, size))
         })?;
         self.on_one(worker, append_to)?;
         self.on_one(worker, read_from)?;
         self.remove_one(worker)?;
-        self.on_one(worker, |worker, path| worker.operation(0, |_| fs::metadata(path)).map(drop))
+        self.on_one(worker, |worker, path| worker.operation(|| fs::metadata(path)).map(drop))
     }
 
     fn serve_pages(&self, worker: &mut Worker<'_>, log: &File) -> Result<()> {
         for _ in 0..PAGES_PER_ENTRY {
             // Pages are shared by their readers.
-            let path = self.path(worker.random.below(self.n_files));
+            let path = self.path(worker.random.below(self.parameters.n_files));
             read_from(worker, &path).with_context(|| format!("cannot read {}", path.display()))?;
             if worker.window.is_over() {
                 return Ok(());
@@ -219,7 +203,7 @@ impl Server {
             worker.sync(file)
         })?;
         self.on_one(worker, |worker, path| {
-            let file = worker.operation(0, |_| OpenOptions::new().read(true).append(true).open(path))?;
+            let file = worker.operation(|| OpenOptions::new().read(true).append(true).open(path))?;
             worker.read_whole(&file)?;
             worker.append(&file)?;
             worker.sync(&file)
@@ -228,17 +212,17 @@ impl Server {
     }
 }
 
-fn append_to(worker: &mut Worker<'_>, path: &Path) -> std::io::Result<()> {
-    let file = worker.operation(0, |_| OpenOptions::new().append(true).open(path))?;
+fn append_to(worker: &mut Worker<'_>, path: &Path) -> io::Result<()> {
+    let file = worker.operation(|| OpenOptions::new().append(true).open(path))?;
     worker.append(&file)
 }
 
-fn read_from(worker: &mut Worker<'_>, path: &Path) -> std::io::Result<()> {
-    let file = worker.operation(0, |_| File::open(path))?;
+fn read_from(worker: &mut Worker<'_>, path: &Path) -> io::Result<()> {
+    let file = worker.operation(|| File::open(path))?;
     worker.read_whole(&file)
 }
 
-fn write_whole(mut file: &File, data: &[u8], size: u64) -> std::io::Result<()> {
+fn write_whole(mut file: &File, data: &[u8], size: u64) -> io::Result<()> {
     let mut left = usize::try_from(size).unwrap_or(usize::MAX);
     while left > 0 {
         let part = left.min(data.len());
@@ -250,7 +234,7 @@ fn write_whole(mut file: &File, data: &[u8], size: u64) -> std::io::Result<()> {
 
 impl Load for Server {
     fn n_threads(&self) -> usize {
-        self.n_threads
+        self.parameters.n_threads
     }
 
     fn work(&self, index: usize, window: &Window) -> Result<Tally> {

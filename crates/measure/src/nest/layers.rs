@@ -51,6 +51,7 @@ pub(super) fn analyse(events: &[Event], dev: DevNo) -> Layer {
         sequential_pct: pct(seen.sequential as f64, n_issued),
         queue_ms: mean_ms(seen.queued),
         service_ms: mean_ms(seen.served),
+        // The sum of no gaps would be -0.
         idle_pct: (seen.requests > 0).then(|| 100.0 * seen.gaps.iter().fold(0.0, |sum, gap| sum + gap) / span),
         idle_gap_p90_ms: percentile(&seen.gaps, 90.0).map(|gap| gap * 1e3),
         meta_pct: pct(seen.meta_sectors as f64, seen.written_sectors as f64),

@@ -18,7 +18,7 @@ use super::layers::{self, Layer};
 use super::stack::Stack;
 use super::{Bench, Workload, server, summary, window, workload};
 use crate::calibrate::fio;
-use crate::cgroup_run::{Starter, wait_until};
+use crate::cgroup_run::wait_until;
 use crate::experiment::{Frame, set_figure};
 use crate::load::LoadKind;
 use crate::result::Round;
@@ -128,8 +128,7 @@ fn measure_server(
     let options = frame.options;
     let dir = stack.mounted.as_deref().context("there is no file system")?;
     let own = cgroup::cgroup_of(&bench.roots, std::process::id()).context("this process's cgroup")?;
-    let starter = Starter { program: options.program.clone(), cancel: options.cancel.clone() };
-    let mut load = starter.load(&server(kind, files, dir, options), &bench.roots.cgroup_dir(&own))?;
+    let mut load = frame.starter().load(&server(kind, files, dir, options), &bench.roots.cgroup_dir(&own))?;
     load.await_prepared()?;
     settle(stack, &bench.path)?;
     load.begin()?;

@@ -21,8 +21,11 @@ use super::{DEVICE, NO_GUEST, Server, THIN, volume};
 use crate::cleanup::RUN_DIR;
 
 /// Device-mapper devices, in the order of their removal.
-const MAPPED: [&str; 5] =
-    ["bulkhead-nest-thin", "bulkhead-nest-pool", "bulkhead-nest-data", "bulkhead-nest-meta", REGION];
+const MAPPED: [&str; 5] = [THIN_VOLUME, THIN_POOL, THIN_DATA, THIN_META, REGION];
+const THIN_VOLUME: &str = "bulkhead-nest-thin";
+const THIN_POOL: &str = "bulkhead-nest-pool";
+const THIN_DATA: &str = "bulkhead-nest-data";
+const THIN_META: &str = "bulkhead-nest-meta";
 /// The part of the device that is used.
 const REGION: &str = "bulkhead-nest";
 /// Metadata of the thin pool, and its block size in sectors (64 KiB, `lvmthin(7)`'s default).
@@ -113,7 +116,7 @@ impl Stack {
                 self.device = make_thin(&region, parts.image)?;
                 self.upper = Some(block::devno_of(&self.device).context("the thin volume")?);
             }
-            host => self.make_host(host, &region, limit)?,
+            host => self.host = Some(make_and_mount(host, &region, dir("host"), limit)?),
         }
         if let Some(host) = self.host.clone() {
             if parts.server == Server::Blockd {
@@ -126,22 +129,10 @@ impl Stack {
             }
             self.make_image(&host, parts)?;
         }
-        let Some(guest) = named(parts.guest)? else { return Ok(()) };
-        guest.make(&self.device, limit)?;
-        let at = dir("guest");
-        fs::create_dir_all(&at).with_context(|| format!("cannot create {}", at.display()))?;
-        guest.mount(&self.device, &at, limit)?;
-        self.mounted = Some(at);
-        Ok(())
-    }
-
-    fn make_host(&mut self, host: &str, region: &Path, limit: Duration) -> Result<()> {
-        let kind = named(host)?.with_context(|| format!("{host} is no file system"))?;
-        kind.make(region, limit)?;
-        let at = dir("host");
-        fs::create_dir_all(&at).with_context(|| format!("cannot create {}", at.display()))?;
-        kind.mount(region, &at, limit)?;
-        self.host = Some(at);
+        if parts.guest == NO_GUEST {
+            return Ok(());
+        }
+        self.mounted = Some(make_and_mount(parts.guest, &self.device, dir("guest"), limit)?);
         Ok(())
     }
 
@@ -217,12 +208,13 @@ fn unmount(roots: &Roots, at: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A file system by its name; `None` for [`NO_GUEST`].
-fn named(name: &str) -> Result<Option<FileSystem>> {
-    if name == NO_GUEST {
-        return Ok(None);
-    }
-    FileSystem::named(name).map(Some).with_context(|| format!("{name} is no file system"))
+/// Makes a file system on a device, and mounts it.
+fn make_and_mount(name: &str, device: &Path, at: PathBuf, limit: Duration) -> Result<PathBuf> {
+    let kind = FileSystem::named(name).with_context(|| format!("{name} is no file system"))?;
+    kind.make(device, limit)?;
+    fs::create_dir_all(&at).with_context(|| format!("cannot create {}", at.display()))?;
+    kind.mount(device, &at, limit)?;
+    Ok(at)
 }
 
 fn mapped(name: &str) -> PathBuf {
@@ -242,25 +234,24 @@ fn map(name: &str, size: Bytes, target: &str) -> Result<()> {
 
 /// A thin volume on a region, with nothing allocated.
 fn make_thin(region: &Path, size: Bytes) -> Result<PathBuf> {
-    let (meta, data) = ("bulkhead-nest-meta", "bulkhead-nest-data");
-    map(meta, META, &format!("linear {} 0", region.display()))?;
-    map(data, Bytes(size.0 + META.0), &format!("linear {} {}", region.display(), META.0 / 512))?;
+    map(THIN_META, META, &format!("linear {} 0", region.display()))?;
+    map(THIN_DATA, Bytes(size.0 + META.0), &format!("linear {} {}", region.display(), META.0 / 512))?;
     // The pool is new if its superblock is zero.
-    let erased = fs::OpenOptions::new().write(true).open(mapped(meta)).and_then(|mut file| {
+    let erased = fs::OpenOptions::new().write(true).open(mapped(THIN_META)).and_then(|mut file| {
         file.write_all(&[0; 4096])?;
         file.sync_all()
     });
     erased.context("cannot erase the pool's metadata")?;
-    let (meta, data) = (mapped(meta), mapped(data));
+    let (meta, data) = (mapped(THIN_META), mapped(THIN_DATA));
     let pool = format!("thin-pool {} {} {POOL_BLOCK_SECTORS} 0", meta.display(), data.display());
-    map("bulkhead-nest-pool", Bytes(size.0 + META.0), &pool)?;
-    let message = Tool::new("dmsetup").args(["message", "bulkhead-nest-pool", "0", "create_thin 0"]).limit(LIMIT);
+    map(THIN_POOL, Bytes(size.0 + META.0), &pool)?;
+    let message = Tool::new("dmsetup").args(["message", THIN_POOL, "0", "create_thin 0"]).limit(LIMIT);
     message.run().context("cannot create the thin volume")?;
-    map("bulkhead-nest-thin", size, &format!("thin {} 0", mapped("bulkhead-nest-pool").display()))?;
-    Ok(mapped("bulkhead-nest-thin"))
+    map(THIN_VOLUME, size, &format!("thin {} 0", mapped(THIN_POOL).display()))?;
+    Ok(mapped(THIN_VOLUME))
 }
 
-/// Writes an image completely, in order.
+/// Writes an image completely, in order: not every host has fallocate(2), by which [`crate::image`] does it.
 fn write_image(path: &Path, size: Bytes) -> std::io::Result<()> {
     let mut file = File::create(path)?;
     let chunk = vec![0; 1 << 20];

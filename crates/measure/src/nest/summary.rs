@@ -60,6 +60,14 @@ pub enum Holds {
 }
 
 impl Holds {
+    fn of(is_confirmed: bool, is_partly: bool) -> Self {
+        match (is_confirmed, is_partly) {
+            (true, _) => Self::Yes,
+            (false, true) => Self::Partly,
+            (false, false) => Self::No,
+        }
+    }
+
     /// The word for it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -171,17 +179,28 @@ fn short(value: f64) -> String {
     crate::report::text::number(value)
 }
 
+/// A verdict on a statement, with its figures; `None` if it was not measured.
+type Verdict = Option<(Holds, String)>;
+type Judge = fn(&Experiment) -> Verdict;
+
 /// The statements of the paper, in the order of its advice.
+const STATEMENTS: [(&str, Judge); 6] = [
+    ("Reads are as fast as on the device, or faster", reads),
+    ("Writes lose, up to 67 %", writes),
+    ("A host without a journal, which passes I/O through, is best for writes", pass_through),
+    ("Latency grows by 10 to 30 %", latency),
+    ("What the guest allocates in sequence is not sequential on the disk", allocation),
+    ("Guest and host depend on each other: no host is best for each guest, nor the other way round", both_ways),
+];
+
+/// What was found of each statement.
 #[must_use]
 pub fn findings(experiment: &Experiment) -> Vec<Finding> {
-    vec![
-        reads(experiment),
-        writes(experiment),
-        pass_through(experiment),
-        latency(experiment),
-        allocation(experiment),
-        both_ways(experiment),
-    ]
+    let judge = |(statement, verdict): (&'static str, Judge)| {
+        let (holds, found) = verdict(experiment).map_or((None, String::new()), |(holds, found)| (Some(holds), found));
+        Finding { statement, holds, found }
+    };
+    STATEMENTS.map(judge).into()
 }
 
 const READS: [&str; 3] = ["sequential-read", "random-read", "web-server"];
@@ -205,44 +224,26 @@ fn worst(pairs: &[(Pair, String)]) -> String {
     })
 }
 
-fn reads(experiment: &Experiment) -> Finding {
-    let statement = "Reads are as fast as on the device, or faster";
+fn reads(experiment: &Experiment) -> Verdict {
     let all = all_pairs(experiment, &READS);
-    let Some(median) = middle(all.iter().map(|(pair, _)| pair.pct)) else {
-        return Finding { statement, holds: None, found: String::new() };
-    };
+    let median = middle(all.iter().map(|(pair, _)| pair.pct))?;
     let n_kept = all.iter().filter(|(pair, _)| pair.pct >= 90.0).count();
     let part = n_kept as f64 / all.len() as f64;
-    let holds = if median >= 95.0 && part >= 0.9 {
-        Holds::Yes
-    } else if median >= 90.0 {
-        Holds::Partly
-    } else {
-        Holds::No
-    };
+    let holds = Holds::of(median >= 95.0 && part >= 0.9, median >= 90.0);
     let found =
         format!("median {median:.0} % of the device; {n_kept} of {} pairs at least 90 %; {}", all.len(), worst(&all));
-    Finding { statement, holds: Some(holds), found }
+    Some((holds, found))
 }
 
-fn writes(experiment: &Experiment) -> Finding {
-    let statement = "Writes lose, up to 67 %";
+fn writes(experiment: &Experiment) -> Verdict {
     let all = all_pairs(experiment, &WRITES);
-    let Some(median) = middle(all.iter().map(|(pair, _)| pair.pct)) else {
-        return Finding { statement, holds: None, found: String::new() };
-    };
+    let median = middle(all.iter().map(|(pair, _)| pair.pct))?;
     let lowest = all.iter().map(|(pair, _)| pair.pct).fold(f64::INFINITY, f64::min);
-    let holds = if median <= 90.0 && lowest <= 50.0 {
-        Holds::Yes
-    } else if lowest <= 67.0 {
-        Holds::Partly
-    } else {
-        Holds::No
-    };
+    let holds = Holds::of(median <= 90.0 && lowest <= 50.0, lowest <= 67.0);
     let n_lost = all.iter().filter(|(pair, _)| pair.pct < 90.0).count();
     let found =
         format!("median {median:.0} % of the device; {n_lost} of {} pairs below 90 %; {}", all.len(), worst(&all));
-    Finding { statement, holds: Some(holds), found }
+    Some((holds, found))
 }
 
 /// The hosts, the one that costs writes least first, with the geometric mean over guests and workloads.
@@ -259,25 +260,17 @@ pub fn hosts_by_writes(experiment: &Experiment) -> Vec<(&'static str, f64)> {
     hosts
 }
 
-fn pass_through(experiment: &Experiment) -> Finding {
-    let statement = "A host without a journal, which passes I/O through, is best for writes";
+fn pass_through(experiment: &Experiment) -> Verdict {
     let hosts = hosts_by_writes(experiment);
-    let Some(rank) = hosts.iter().position(|(host, _)| *host == "ext2") else {
-        return Finding { statement, holds: None, found: String::new() };
-    };
+    let rank = hosts.iter().position(|(host, _)| *host == "ext2")?;
     let best = hosts.first().map_or(0.0, |(_, pct)| *pct);
     let of_ext2 = hosts[rank].1;
-    let holds = match rank {
-        0 => Holds::Yes,
-        _ if of_ext2 >= 0.95 * best => Holds::Partly,
-        _ => Holds::No,
-    };
+    let holds = Holds::of(rank == 0, of_ext2 >= 0.95 * best);
     let listed: Vec<String> = hosts.iter().map(|(host, pct)| format!("{host} {pct:.0} %")).collect();
-    Finding { statement, holds: Some(holds), found: listed.join(", ") }
+    Some((holds, listed.join(", ")))
 }
 
-fn latency(experiment: &Experiment) -> Finding {
-    let statement = "Latency grows by 10 to 30 %";
+fn latency(experiment: &Experiment) -> Verdict {
     let growth = |of: &[&str]| {
         let ratios = all_pairs(experiment, of).into_iter().filter_map(|(pair, workload)| {
             let nested =
@@ -288,20 +281,15 @@ fn latency(experiment: &Experiment) -> Finding {
         middle(ratios)
     };
     let (reads, writes) = (growth(&READS), growth(&WRITES));
-    let Some(of_writes) = writes else { return Finding { statement, holds: None, found: String::new() } };
+    let of_writes = writes?;
     let within = |value: f64| (10.0..=30.0).contains(&value);
-    let holds = match (reads.is_none_or(within), within(of_writes)) {
-        (true, true) => Holds::Yes,
-        (_, true) => Holds::Partly,
-        _ if reads.is_some_and(within) => Holds::Partly,
-        _ => Holds::No,
-    };
+    let holds =
+        Holds::of(reads.is_none_or(within) && within(of_writes), reads.is_some_and(within) || within(of_writes));
     let read = reads.map_or_else(String::new, |value| format!("reads {value:+.0} %, "));
-    Finding { statement, holds: Some(holds), found: format!("median: {read}writes {of_writes:+.0} %") }
+    Some((holds, format!("median: {read}writes {of_writes:+.0} %")))
 }
 
-fn allocation(experiment: &Experiment) -> Finding {
-    let statement = "What the guest allocates in sequence is not sequential on the disk";
+fn allocation(experiment: &Experiment) -> Verdict {
     let (workload, figure) = ("sequential-write", of_layer(LOWER, "sequential_pct"));
     let of_host = |host: &'static str| {
         let of_guest =
@@ -311,25 +299,16 @@ fn allocation(experiment: &Experiment) -> Finding {
     let base = middle(MATRIX.iter().filter_map(|guest| baseline(experiment, guest, workload, &figure)));
     let mut hosts: Vec<(&str, f64)> = MATRIX.into_iter().filter_map(of_host).collect();
     hosts.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let (Some(base), Some(lowest)) = (base, hosts.first().map(|(_, pct)| *pct)) else {
-        return Finding { statement, holds: None, found: String::new() };
-    };
+    let (base, lowest) = (base?, hosts.first()?.1);
     let n_halved = hosts.iter().filter(|(_, pct)| *pct < base / 2.0).count();
-    let holds = if n_halved * 2 > hosts.len() {
-        Holds::Yes
-    } else if lowest < base / 2.0 {
-        Holds::Partly
-    } else {
-        Holds::No
-    };
+    let holds = Holds::of(n_halved * 2 > hosts.len(), lowest < base / 2.0);
     let listed: Vec<String> = hosts.iter().map(|(host, pct)| format!("{host} {pct:.0} %")).collect();
     let found =
         format!("sequential requests to the disk in {workload}: {base:.0} % on the device, {}", listed.join(", "));
-    Finding { statement, holds: Some(holds), found }
+    Some((holds, found))
 }
 
-fn both_ways(experiment: &Experiment) -> Finding {
-    let statement = "Guest and host depend on each other: no host is best for each guest, nor the other way round";
+fn both_ways(experiment: &Experiment) -> Verdict {
     let mut told = Vec::new();
     for workload in workloads(experiment).into_iter().filter(|workload| WRITES.contains(workload)) {
         let all = pairs(experiment, workload);
@@ -344,23 +323,17 @@ fn both_ways(experiment: &Experiment) -> Finding {
     }
     told.retain(|(_, hosts, guests)| *hosts > 0 && *guests > 0);
     if told.is_empty() {
-        return Finding { statement, holds: None, found: String::new() };
+        return None;
     }
     let n_both = told.iter().filter(|(_, hosts, guests)| *hosts > 1 && *guests > 1).count();
-    let holds = if n_both == told.len() {
-        Holds::Yes
-    } else if n_both > 0 {
-        Holds::Partly
-    } else {
-        Holds::No
-    };
+    let holds = Holds::of(n_both == told.len(), n_both > 0);
     let listed: Vec<String> = told
         .iter()
         .map(|(workload, hosts, guests)| {
             format!("{workload}: {hosts} hosts are the best of a guest, {guests} guests of a host")
         })
         .collect();
-    Finding { statement, holds: Some(holds), found: listed.join("; ") }
+    Some((holds, listed.join("; ")))
 }
 
 /// Pairs without a figure: `guest on host, workload`.

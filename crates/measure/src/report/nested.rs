@@ -1,7 +1,7 @@
 //! The report of `nested-matrix`: a readable page in Markdown, which is a table on the terminal, too.
 
 use crate::nest::summary::{self, Finding, Pair};
-use crate::nest::{DEVICE, MATRIX, NO_GUEST, Server, THIN, layout_word};
+use crate::nest::{self, DEVICE, MATRIX, NO_GUEST, Server, THIN};
 use crate::report::text::number;
 use crate::result::Experiment;
 
@@ -81,39 +81,41 @@ fn value(experiment: &Experiment, guest: &str, host: &str, workload: &str) -> Op
 
 /// Other ways to serve an image, and a thin volume: percent of the guest on the device.
 fn servers(experiment: &Experiment) -> String {
-    let mut stacks: Vec<(&str, &str, Server)> = Vec::new();
-    for cell in &experiment.cells {
-        for guest in MATRIX {
-            for (host, server) in MATRIX
-                .into_iter()
-                .flat_map(|host| [Server::LoopBuffered, Server::Blockd, Server::Reflink].map(|server| (host, server)))
-                .chain([(THIN, Server::None)])
-            {
-                let is_it = cell.layout == layout_word(guest, host) && cell.controller == server.as_str();
-                if is_it && !cell.rounds.is_empty() && !stacks.contains(&(guest, host, server)) {
-                    stacks.push((guest, host, server));
-                }
-            }
+    let workloads = summary::workloads(experiment);
+    let is_measured = |(guest, host, server): &(&str, &str, Server)| {
+        let has = |workload: &&str| {
+            summary::cell(experiment, guest, host, *server, workload).is_some_and(|cell| !cell.rounds.is_empty())
+        };
+        workloads.iter().any(has)
+    };
+    let is_other =
+        |(_, host, server): &(&str, &str, Server)| *host == THIN || !matches!(server, Server::None | Server::Loop);
+    let others: Vec<_> =
+        nest::stacks(false).into_iter().filter(|stack| is_other(stack) && is_measured(stack)).collect();
+    // Each beside the loop device that it is compared with.
+    let mut stacks = Vec::new();
+    for (guest, host, server) in others {
+        let by_loop = (guest, host, Server::Loop);
+        if host != THIN && !stacks.contains(&by_loop) {
+            stacks.push(by_loop);
         }
+        stacks.push((guest, host, server));
     }
+    stacks.sort_by_key(|(guest, host, _)| (*guest, *host));
     if stacks.is_empty() {
         return String::new();
     }
-    let workloads = summary::workloads(experiment);
     let mut out = "### Other ways to serve an image\n\n".to_owned();
     out += &format!("| guest | on | by |{}\n", workloads.iter().map(|name| format!(" {name} |")).collect::<String>());
     out += &format!("|---|---|---|{}\n", "---:|".repeat(workloads.len()));
     for (guest, host, server) in stacks {
-        let also_by_loop = if server == Server::None { None } else { Some(Server::Loop) };
-        for by in [Some(server), also_by_loop].into_iter().flatten() {
-            let word = if host == THIN { "thin volume" } else { host };
-            out += &format!("| {guest} | {word} | {} |", by.as_str());
-            out.extend(workloads.iter().map(|workload| {
-                summary::relative(experiment, guest, host, by, workload)
-                    .map_or_else(|| format!(" {ABSENT} |"), |pct| format!(" {pct:.0} |"))
-            }));
-            out.push('\n');
-        }
+        let word = if host == THIN { "thin volume" } else { host };
+        out += &format!("| {guest} | {word} | {} |", server.as_str());
+        out.extend(workloads.iter().map(|workload| {
+            summary::relative(experiment, guest, host, server, workload)
+                .map_or_else(|| format!(" {ABSENT} |"), |pct| format!(" {pct:.0} |"))
+        }));
+        out.push('\n');
     }
     out + "\nPercent of the guest on the device.\n\n"
 }
