@@ -84,6 +84,8 @@ fn common(file: &Path, quick: bool, limit: Duration) -> Tool {
     let size = if quick { QUICK_FILE_BYTES } else { FILE_BYTES };
     Tool::new("fio").limit(limit).dies_with_parent().args([
         "--name=nest".to_owned(),
+        // A job in a process of its own would outlive a killed run.
+        "--thread".to_owned(),
         "--output-format=json".to_owned(),
         "--ioengine=libaio".to_owned(),
         "--direct=1".to_owned(),
