@@ -1,10 +1,11 @@
-//! The doctor's rules: from facts about a host's storage to findings.
+//! The doctor's rules: from facts about a host's storage to findings; and what workloads achieve together ([`predict`]).
 //!
-//! Owns: what is judged, why it matters, where the knowledge is from, and which changes fix what. Does not: read a host
+//! Owns: what is judged, why it matters, where the knowledge is from, and which changes fix what; the model of a host. Does not: read a host
 //! (`bulkhead_sys::facts`), define findings ([`bulkhead_core::finding`], one list for all), or make changes (`bulkhead_sys::fix`).
 
 #![forbid(unsafe_code)]
 
+pub mod predict;
 mod rules;
 
 use bulkhead_core::facts::Facts;

@@ -16,6 +16,7 @@ pub mod base;
 pub mod cgroup;
 pub mod control;
 pub mod cow;
+pub mod demand;
 pub mod devname;
 pub mod error;
 pub mod facts;

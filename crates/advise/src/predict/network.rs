@@ -1,0 +1,492 @@
+//! The network's equations, iterated until they hold.
+
+use bulkhead_core::demand::{Purpose, Requests};
+
+use super::cache::{Reader, miss_ratios};
+use super::device::{self, Service};
+use super::journal::{Fsync, Syncs, fsync};
+use super::quantile::times;
+use super::{Achieved, Host, Limit, Load, Prediction};
+
+/// Requests that the kernel writes back at a time for one workload: it submits more only when some of these are done.
+const WRITE_BACK_DEPTH: f64 = 32.0;
+/// Largest relative change of a throughput at which the solution has been found, and the number of iterations after which it is taken as it is.
+const TOLERANCE: f64 = 1e-7;
+const ITERATIONS: usize = 2000;
+/// Part of the way to the new values in one iteration: all the way, they would swing.
+const STEP: f64 = 0.35;
+/// Use of a resource from which on it is a limit.
+const BUSY: f64 = 0.85;
+
+/// A load's customers at the stations, and what it achieves: for one copy.
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    per_s: f64,
+    /// Customers at the processors.
+    cpu: f64,
+    /// Work of its requests at the device, seconds: reads, writes that an operation waits for, and pages that are written back.
+    reads: f64,
+    writes: f64,
+    back: f64,
+    /// Work of its commits at the device, seconds.
+    syncs: f64,
+    /// Time by which write-back delays an operation, seconds.
+    throttle: f64,
+    /// Part of the device's time that it uses.
+    uses: f64,
+    /// What its requests wait for at the device, seconds.
+    waits: Waits,
+}
+
+impl State {
+    /// The largest relative change to the next state.
+    fn change(&self, next: &Self) -> f64 {
+        let pairs = [
+            (self.per_s, next.per_s),
+            (self.cpu, next.cpu),
+            (self.reads, next.reads),
+            (self.writes, next.writes),
+            (self.back, next.back),
+            (self.syncs, next.syncs),
+            (self.throttle, next.throttle),
+        ];
+        pairs.into_iter().map(|(from, to)| (to - from).abs() / from.abs().max(to.abs()).max(1e-12)).fold(0.0, f64::max)
+    }
+
+    /// A part of the way to the next state.
+    fn blend(&self, next: &Self) -> Self {
+        let mix = |from: f64, to: f64| from + (to - from) * STEP;
+        Self {
+            per_s: mix(self.per_s, next.per_s),
+            cpu: mix(self.cpu, next.cpu),
+            reads: mix(self.reads, next.reads),
+            writes: mix(self.writes, next.writes),
+            back: mix(self.back, next.back),
+            syncs: mix(self.syncs, next.syncs),
+            throttle: mix(self.throttle, next.throttle),
+            uses: mix(self.uses, next.uses),
+            waits: self.waits.map(next.waits, mix),
+        }
+    }
+}
+
+/// The requests of an operation of one direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    n: f64,
+    /// Sums over the `n`, seconds.
+    occupies: f64,
+    delay: f64,
+    /// Sum of the squares of `occupies`.
+    squares: f64,
+    /// Variance of their number.
+    spread: f64,
+}
+
+impl Part {
+    fn add(&mut self, n: f64, service: Service, spread: f64) {
+        self.n += n;
+        self.occupies += n * service.occupies;
+        self.delay += n * service.delay;
+        self.squares += n * service.occupies * service.occupies;
+        self.spread += spread;
+    }
+
+    /// Mean time for which one of them occupies the device.
+    fn mean(&self) -> f64 {
+        if self.n > 0.0 { self.occupies / self.n } else { 0.0 }
+    }
+
+    /// Work of them at the device on average, for each that arrives per second; each waits.
+    fn work(&self, wait: f64) -> f64 {
+        self.squares + self.occupies * wait
+    }
+
+    /// Whole time of all of them, if each waits.
+    fn seconds(&self, wait: f64) -> f64 {
+        self.occupies + self.delay + self.n * wait
+    }
+
+    /// Variance of that time, if those that one waits for occupy the device for `one` each on average.
+    fn variance(&self, wait: f64, one: f64) -> f64 {
+        if self.n <= 0.0 {
+            return 0.0;
+        }
+        let whole = self.seconds(wait) / self.n;
+        self.n * queued_variance(self.mean(), wait, one) + self.spread * whole * whole
+    }
+}
+
+/// What an operation asks of the device.
+#[derive(Clone, Copy, Debug, Default)]
+struct Visits {
+    reads: Part,
+    writes: Part,
+    back: Part,
+    miss: f64,
+    /// Cached reads for each operation, bytes.
+    cached: f64,
+}
+
+/// What each of a load's requests waits for at the device, seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waits {
+    reads: f64,
+    writes: f64,
+    back: f64,
+    syncs: f64,
+}
+
+impl Waits {
+    fn map(self, other: Self, change: impl Fn(f64, f64) -> f64) -> Self {
+        Self {
+            reads: change(self.reads, other.reads),
+            writes: change(self.writes, other.writes),
+            back: change(self.back, other.back),
+            syncs: change(self.syncs, other.syncs),
+        }
+    }
+}
+
+/// The predicted throughput and times of each load. The values of host and loads must have been checked.
+#[must_use]
+pub fn predict(host: &Host<'_>, loads: &[Load<'_>]) -> Prediction {
+    let mut states: Vec<State> = loads.iter().map(|load| alone(host, load)).collect();
+    for _ in 0..ITERATIONS {
+        let next = step(host, loads, &states);
+        let mut change: f64 = 0.0;
+        for (state, next) in states.iter_mut().zip(next) {
+            change = change.max(state.change(&next));
+            *state = state.blend(&next);
+        }
+        if change < TOLERANCE {
+            break;
+        }
+    }
+    let network = Network::at(host, loads, &states);
+    let uses = network.uses();
+    let achieved = (0..loads.len()).map(|index| network.achieved(index, uses)).collect();
+    Prediction { achieved, cpu: uses.0, device: uses.1 }
+}
+
+/// The first guess: nothing waits.
+fn alone(host: &Host<'_>, load: &Load<'_>) -> State {
+    let demand = load.demand;
+    let of_requests = |requests: &Requests| {
+        let service = device::undisturbed(host.device, requests.access, requests.bytes);
+        if requests.purpose == Purpose::WriteBack {
+            0.0
+        } else {
+            requests.per_operation * (service.occupies + service.delay)
+        }
+    };
+    let durable = device::durable(host.device);
+    let syncs =
+        demand.durable.as_ref().map_or(0.0, |it| it.per_operation * it.chain * (durable.occupies + durable.delay));
+    let seconds = demand.cpu_seconds + demand.requests.iter().map(of_requests).sum::<f64>() + syncs;
+    State { per_s: demand.clients / (demand.think_seconds + seconds).max(1e-9), ..State::default() }
+}
+
+fn step(host: &Host<'_>, loads: &[Load<'_>], states: &[State]) -> Vec<State> {
+    let network = Network::at(host, loads, states);
+    (0..loads.len()).map(|index| network.next(index)).collect()
+}
+
+/// The network in a state, with what follows from it at once.
+struct Network<'a> {
+    host: &'a Host<'a>,
+    loads: &'a [Load<'a>],
+    states: &'a [State],
+    visits: Vec<Visits>,
+    durable: Service,
+    customers: f64,
+}
+
+impl<'a> Network<'a> {
+    fn at(host: &'a Host<'a>, loads: &'a [Load<'a>], states: &'a [State]) -> Self {
+        let misses = misses(host, loads, states);
+        let customers = loads.iter().map(|load| f64::from(load.copies) * load.demand.clients).sum();
+        let mut network =
+            Self { host, loads, states, visits: Vec::new(), durable: device::durable(host.device), customers };
+        let rates: Vec<f64> = loads.iter().zip(&misses).map(|(load, miss)| requests_of(load, *miss)).collect();
+        let all: f64 = rates
+            .iter()
+            .zip(loads)
+            .zip(states)
+            .map(|((n, load), state)| n * f64::from(load.copies) * state.per_s)
+            .sum();
+        network.visits = (0..loads.len()).map(|index| network.visits_of(index, misses[index], all)).collect();
+        network
+    }
+
+    fn visits_of(&self, index: usize, miss: f64, all_per_s: f64) -> Visits {
+        let (demand, state) = (self.loads[index].demand, self.states[index]);
+        let mut visits = Visits { miss, ..Visits::default() };
+        for requests in &demand.requests {
+            let is_cached = requests.purpose == Purpose::Cached;
+            let n = requests.per_operation * if is_cached { miss } else { 1.0 };
+            let own_part = if all_per_s > 0.0 { n * state.per_s / all_per_s } else { 1.0 };
+            let service = device::request(self.host.device, requests.access, requests.bytes, own_part);
+            let spread = if is_cached { n * (1.0 - miss) } else { (n.fract() * (1.0 - n)).max(0.0) };
+            if is_cached {
+                visits.cached += requests.per_operation * requests.bytes;
+            }
+            let part = match (requests.purpose, requests.access.is_write()) {
+                (Purpose::WriteBack, _) => &mut visits.back,
+                (_, true) => &mut visits.writes,
+                (_, false) => &mut visits.reads,
+            };
+            part.add(n, service, spread);
+        }
+        visits
+    }
+
+    /// The part of another direction's queue that a request waits for.
+    fn across(&self) -> f64 {
+        self.host.device.read_write_sharing
+    }
+
+    /// The processor time of an operation, and its part that is waiting.
+    fn cpu(&self, index: usize) -> (f64, f64) {
+        let demand = self.loads[index].demand;
+        let all: f64 = self.loads.iter().zip(self.states).map(|(load, state)| f64::from(load.copies) * state.cpu).sum();
+        let found = (all - self.states[index].cpu / demand.clients).max(0.0);
+        let wait = excess(found, self.customers - 1.0, self.host.cpus) * demand.cpu_seconds / self.host.cpus;
+        (demand.cpu_seconds + wait, wait)
+    }
+
+    /// The waits of a load's requests. Its own customers meet themselves less often than others do, and its commits never meet each other.
+    fn waits(&self, index: usize) -> Waits {
+        let demand = self.loads[index].demand;
+        let (own, visits) = (&self.states[index], &self.visits[index]);
+        let across = self.across();
+        let seen = 1.0 - 1.0 / demand.clients;
+        let groups = demand.durable.as_ref().is_some_and(|durable| durable.is_shared) || self.host.is_journal_shared;
+        let own_reads = seen * own.reads;
+        let own_writes = seen * own.writes;
+        let own_syncs = if groups { 0.0 } else { seen * own.syncs };
+        let own_back = (1.0 - 1.0 / WRITE_BACK_DEPTH) * own.back;
+        let mut waits = Waits {
+            reads: own_reads + across * (own.writes + own.back + own.syncs),
+            writes: own_writes + own.back + own.syncs + across * own.reads,
+            back: own.writes + own_back + own.syncs + across * own.reads,
+            syncs: own_writes + own.back + own_syncs + across * own_reads,
+        };
+        let ahead = waits;
+        let means = Waits {
+            reads: visits.reads.mean(),
+            writes: visits.writes.mean(),
+            back: visits.back.mean(),
+            syncs: self.durable.occupies,
+        };
+        for (other, load) in self.loads.iter().enumerate() {
+            let (copies, state) = (f64::from(load.copies), &self.states[other]);
+            let n_others = if other == index { copies - 1.0 } else { copies };
+            if n_others <= 0.0 {
+                continue;
+            }
+            let syncs_seen = if self.host.is_journal_shared { 0.0 } else { state.syncs };
+            let writes = state.writes + state.back;
+            let found = Waits {
+                reads: state.reads + across * (writes + state.syncs),
+                writes: writes + state.syncs + across * state.reads,
+                back: writes + state.syncs + across * state.reads,
+                syncs: writes + syncs_seen + across * state.reads,
+            };
+            let found = if self.host.has_shares {
+                // Another gets its part of the device's time while this one's requests are served: of what it has there on arrival, and of
+                // what it brings meanwhile.
+                let ratio = load.share / self.loads[index].share;
+                let before = own.waits.map(means, |wait, mean| wait + mean);
+                let brought = found.map(before, |found, time| found + state.uses * time);
+                let its_part = ahead.map(means, |ahead, mean| ratio * (ahead + mean));
+                brought.map(its_part, f64::min)
+            } else {
+                found
+            };
+            waits = waits.map(found, |wait, found| wait + n_others * found);
+        }
+        waits
+    }
+
+    fn fsync(&self, index: usize, waits: &Waits) -> Option<Fsync> {
+        let demand = self.loads[index].demand;
+        let durable = demand.durable.as_ref().filter(|durable| durable.per_operation > 0.0)?;
+        let of_load = |index: usize, load: &Load<'_>| -> f64 {
+            load.demand.durable.as_ref().map_or(0.0, |durable| durable.per_operation * self.states[index].per_s)
+        };
+        let mut syncs = Syncs { per_s: of_load(index, &self.loads[index]), clients: demand.clients, ordered: 0.0 };
+        if self.host.is_journal_shared {
+            let all = || self.loads.iter().enumerate();
+            syncs.per_s = all().map(|(index, load)| f64::from(load.copies) * of_load(index, load)).sum();
+            let clients = |load: &Load<'_>| {
+                load.demand.durable.as_ref().map_or(0.0, |_| f64::from(load.copies) * load.demand.clients)
+            };
+            syncs.clients = all().map(|(_, load)| clients(load)).sum();
+            let back = |index: usize, load: &Load<'_>| {
+                f64::from(load.copies) * self.states[index].per_s * self.visits[index].back.occupies
+            };
+            syncs.ordered = all().map(|(index, load)| back(index, load)).sum();
+        } else if !durable.is_shared {
+            syncs.clients = 1.0;
+        }
+        let mut fsync = fsync(durable.chain, self.durable, waits.syncs, &syncs);
+        if !self.host.is_journal_shared && !durable.is_shared {
+            fsync.batch = 1.0;
+        }
+        Some(fsync)
+    }
+
+    /// Durable writes for each operation, when fsyncs share commits.
+    fn links(&self, index: usize, fsync: Option<Fsync>) -> f64 {
+        match (&self.loads[index].demand.durable, fsync) {
+            (Some(durable), Some(fsync)) => durable.per_operation * durable.chain / fsync.batch,
+            _ => 0.0,
+        }
+    }
+
+    /// The state that follows for a load.
+    fn next(&self, index: usize) -> State {
+        let demand = self.loads[index].demand;
+        let (visits, waits) = (&self.visits[index], self.waits(index));
+        let fsync = self.fsync(index, &waits);
+        let per_operation = demand.durable.as_ref().map_or(0.0, |durable| durable.per_operation);
+        let cpu = self.cpu(index).0;
+        let syncs = fsync.map_or(0.0, |fsync| per_operation * fsync.seconds);
+        let seconds = cpu + visits.reads.seconds(waits.reads) + visits.writes.seconds(waits.writes) + syncs;
+        let cycle = demand.think_seconds + seconds;
+        // Written back as fast as that many requests at a time allow, and no faster.
+        let throttle = (demand.clients * visits.back.seconds(waits.back) / WRITE_BACK_DEPTH - cycle).max(0.0);
+        let per_s = demand.clients / (cycle + throttle).max(1e-9);
+        let links = self.links(index, fsync);
+        State {
+            per_s,
+            cpu: per_s * cpu,
+            reads: per_s * visits.reads.work(waits.reads),
+            writes: per_s * visits.writes.work(waits.writes),
+            back: (per_s * visits.back.work(waits.back)).min(WRITE_BACK_DEPTH * visits.back.mean()),
+            syncs: per_s * links * self.durable.occupies * (self.durable.occupies + waits.syncs),
+            throttle,
+            uses: per_s
+                * (visits.reads.occupies
+                    + visits.writes.occupies
+                    + visits.back.occupies
+                    + links * self.durable.occupies),
+            waits,
+        }
+    }
+
+    /// The parts of processors and device in use.
+    fn uses(&self) -> (f64, f64) {
+        let (mut cpu, mut reads, mut writes) = (0.0, 0.0, 0.0);
+        for (index, load) in self.loads.iter().enumerate() {
+            let (visits, per_s) = (&self.visits[index], f64::from(load.copies) * self.states[index].per_s);
+            let links = self.links(index, self.fsync(index, &self.waits(index)));
+            cpu += per_s * load.demand.cpu_seconds;
+            reads += per_s * visits.reads.occupies;
+            writes += per_s * (visits.writes.occupies + visits.back.occupies + links * self.durable.occupies);
+        }
+        let device = (reads + self.across() * writes).max(writes + self.across() * reads);
+        ((cpu / self.host.cpus).min(1.0), device.min(1.0))
+    }
+
+    fn achieved(&self, index: usize, (cpu_used, device_used): (f64, f64)) -> Achieved {
+        let demand = self.loads[index].demand;
+        let (visits, waits, state) = (&self.visits[index], self.waits(index), &self.states[index]);
+        let fsync = self.fsync(index, &waits);
+        let (cpu, cpu_wait) = self.cpu(index);
+        let one = self.mean_request();
+        let reads = visits.reads.seconds(waits.reads);
+        let writes = visits.writes.seconds(waits.writes);
+        let mut mean = cpu + reads + writes + state.throttle;
+        let mut variance = queued_variance(demand.cpu_seconds, cpu_wait, demand.cpu_seconds)
+            + visits.reads.variance(waits.reads, one)
+            + visits.writes.variance(waits.writes, one)
+            + state.throttle * state.throttle;
+        let mut syncs = None;
+        if let (Some(fsync), Some(durable)) = (fsync, &demand.durable) {
+            let of_one = durable.chain * queued_variance(self.durable.occupies, waits.syncs, one)
+                + fsync.busy * fsync.commit * fsync.commit / 12.0;
+            syncs = Some(times(fsync.seconds, of_one));
+            mean += durable.per_operation * fsync.seconds;
+            let n = durable.per_operation;
+            variance += n * of_one + (n * (1.0 - n)).max(0.0) * fsync.seconds * fsync.seconds;
+        }
+        let of_device = reads + writes + state.throttle + fsync.map_or(0.0, |fsync| fsync.seconds);
+        let limit = if cpu_used >= BUSY && cpu_used >= device_used && cpu >= of_device {
+            Limit::Cpu
+        } else if device_used >= BUSY && of_device > 0.0 {
+            if visits.cached > 0.0 && visits.miss > 0.05 { Limit::Memory } else { Limit::Device }
+        } else if cpu_used >= BUSY {
+            Limit::Cpu
+        } else if fsync.is_some_and(|fsync| fsync.busy >= BUSY && fsync.seconds * 2.0 > mean) {
+            Limit::Journal
+        } else {
+            Limit::Clients
+        };
+        let miss = if visits.cached > 0.0 { visits.miss } else { 0.0 };
+        Achieved { per_s: state.per_s, operation: times(mean, variance), fsync: syncs, miss, limit }
+    }
+
+    /// Mean time for which a request occupies the device, of all loads.
+    fn mean_request(&self) -> f64 {
+        let (mut n, mut seconds) = (0.0, 0.0);
+        for ((load, state), visits) in self.loads.iter().zip(self.states).zip(&self.visits) {
+            let per_s = f64::from(load.copies) * state.per_s;
+            n += per_s * (visits.reads.n + visits.writes.n + visits.back.n);
+            seconds += per_s * (visits.reads.occupies + visits.writes.occupies + visits.back.occupies);
+        }
+        if n > 0.0 { seconds / n } else { self.durable.occupies }
+    }
+}
+
+/// Variance of a time in a queue: of the service itself, and of waiting for others of a mean size, both exponential, whose number varies, too.
+fn queued_variance(service: f64, wait: f64, one: f64) -> f64 {
+    service * service + 2.0 * wait * one
+}
+
+/// Number of requests for each operation.
+fn requests_of(load: &Load<'_>, miss: f64) -> f64 {
+    let n = |requests: &Requests| requests.per_operation * if requests.purpose == Purpose::Cached { miss } else { 1.0 };
+    let durable = load.demand.durable.as_ref().map_or(0.0, |durable| durable.per_operation * durable.chain);
+    load.demand.requests.iter().map(n).sum::<f64>() + durable
+}
+
+fn misses(host: &Host<'_>, loads: &[Load<'_>], states: &[State]) -> Vec<f64> {
+    let cached = |load: &Load<'_>| -> f64 {
+        let of_cached = load.demand.requests.iter().filter(|requests| requests.purpose == Purpose::Cached);
+        of_cached.map(|requests| requests.per_operation * requests.bytes).sum()
+    };
+    let all = loads.iter().zip(states);
+    let readers: Vec<Reader<'_>> = all
+        .map(|(load, state)| Reader {
+            curve: &load.demand.miss_ratios,
+            rate: cached(load) * state.per_s,
+            copies: f64::from(load.copies),
+        })
+        .collect();
+    miss_ratios(host.cache.0 as f64, &readers)
+}
+
+/// Mean number of customers that an arriving one waits for before it has one of `servers`, if it finds `found` on average and `others` at most.
+///
+/// The number found is taken to be binomial, which it is without queues, and is the mean in saturation; with one server this is `found`.
+fn excess(found: f64, others: f64, servers: f64) -> f64 {
+    let free = (servers - 1.0).max(0.0);
+    if free <= 0.0 || others <= 0.0 {
+        return found;
+    }
+    let part = (found / others).clamp(0.0, 1.0);
+    if part >= 1.0 {
+        return (found - free).max(0.0);
+    }
+    // E[(J - free)+] = E[J] - free + sum of (free - j) P(J = j) below `free`.
+    let mut probability = (1.0 - part).powf(others);
+    let (mut j, mut sum) = (0.0, found - free);
+    while j < free && probability > 0.0 {
+        sum += (free - j) * probability;
+        probability *= (others - j).max(0.0) / (j + 1.0) * part / (1.0 - part);
+        j += 1.0;
+    }
+    sum.clamp(0.0, found)
+}
