@@ -23,6 +23,8 @@ use crate::host::Mounts;
 
 /// How long unmounting waits for the journal thread to exit, so that its cgroup can be removed. Requests wait meanwhile.
 const THREAD_END_LIMIT: Duration = Duration::from_secs(3);
+/// Time limit for a file system to end that no process has mounted any more: what is dirty has to be written, on a loaded host.
+const FILE_SYSTEM_END_LIMIT: Duration = Duration::from_secs(40);
 
 impl Kernel {
     pub(super) fn act_on_mount(&self, action: &MountAction) -> Result<Outcome, Fault> {
@@ -103,12 +105,25 @@ impl Kernel {
             Fault { cause: format!("{}{}", fault.cause, self.users_of(dev)), ..fault }
         })?;
         // The file system ends when its last mount in any namespace does; only then is its journal thread gone.
-        if thread.is_none_or(|thread| thread.wait_until_gone(&self.roots, THREAD_END_LIMIT)) {
-            return Ok(Outcome { old: Some(source), changed: true, ..Outcome::DONE });
+        let is_gone = |limit| thread.as_ref().is_none_or(|thread| thread.wait_until_gone(&self.roots, limit));
+        let done = Outcome { old: Some(source), changed: true, ..Outcome::DONE };
+        if is_gone(THREAD_END_LIMIT) {
+            return Ok(done);
         }
-        let cause = format!("its file system is still mounted elsewhere{}", self.users_of(dev));
-        Err(Fault::new(Code::InUse, format!("mount {}", target.display()), cause)
-            .hint("stop the processes in those mount namespaces"))
+        let target = format!("mount {}", target.display());
+        let users = self.users_of(dev);
+        if !users.is_empty() {
+            let cause = format!("its file system is still mounted elsewhere{users}");
+            return Err(Fault::new(Code::InUse, target, cause).hint("stop the processes in those mount namespaces"));
+        }
+        // A process that has just detached its copy of the mounts, as a starting block server does, had the last one, and ends the file system.
+        if is_gone(FILE_SYSTEM_END_LIMIT) {
+            return Ok(done);
+        }
+        let cause =
+            format!("its file system has not ended {} s after its last unmount", FILE_SYSTEM_END_LIMIT.as_secs());
+        Err(Fault::new(Code::Unavailable, target, cause)
+            .hint("repeat the request; the kernel log has errors of the device"))
     }
 
     fn users_of(&self, dev: DevNo) -> String {
