@@ -1,11 +1,13 @@
 //! The OpenAPI document of the API, from the table in `routes`, the types in `wire`, and the closed list of error codes.
 //!
-//! `docs/openapi.json` is its committed copy; a test fails if it is stale (`BULKHEAD_BLESS=1` rewrites it).
+//! `docs/openapi.json` is its committed copy, which the daemon serves; a test fails if it is stale (`BULKHEAD_BLESS=1` rewrites it).
 
 use std::collections::BTreeMap;
+use std::io;
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::reason::Reason;
+use flate2::read::GzDecoder;
 use hyper::Method;
 use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn, PathItem};
 use utoipa::openapi::{Content, InfoBuilder, OpenApi, Ref, RefOr, Required, Response, ResponseBuilder, Schema};
@@ -13,7 +15,18 @@ use utoipa::{IntoResponses, OpenApi as _};
 
 use crate::routes;
 
-/// The document.
+/// The committed document, compressed by the build script.
+const COMMITTED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/openapi.json.gz"));
+
+/// The committed document.
+///
+/// # Errors
+/// If it was committed as something else than JSON.
+pub fn committed() -> io::Result<serde_json::Value> {
+    Ok(serde_json::from_reader(GzDecoder::new(COMMITTED))?)
+}
+
+/// The document, made from the types.
 #[must_use]
 pub fn document() -> OpenApi {
     let mut document = routes::Paths::openapi();

@@ -17,7 +17,10 @@ use bulkhead_sys::probe::probe;
 use bulkhead_sys::process;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::systemd;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::{DaemonArgs, LogFormat};
 
@@ -79,14 +82,15 @@ fn missing_bus() -> Option<Finding> {
 /// For an invalid level, and if a log was started before.
 pub(crate) fn start_log(format: LogFormat) -> Result<(), Fault> {
     let text = std::env::var(LOG_VARIABLE).unwrap_or_else(|_| "info".to_owned());
-    let filter = EnvFilter::try_new(&text)
-        .map_err(|error| Fault::new(Code::InvalidArgument, LOG_VARIABLE, format!("{text:?}: {error}")))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    let filter: Targets =
+        text.parse().map_err(|error| Fault::new(Code::InvalidArgument, LOG_VARIABLE, format!("{text:?}: {error}")))?;
     // Standard error is where the log could not be written: reporting that there as well would end the process.
-    let log = log.log_internal_errors(false);
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false).log_internal_errors(false);
     let started = match format {
-        LogFormat::Text => log.try_init(),
-        LogFormat::Json => log.json().flatten_event(true).try_init(),
+        LogFormat::Text => tracing_subscriber::registry().with(log.with_filter(filter)).try_init(),
+        LogFormat::Json => {
+            tracing_subscriber::registry().with(log.json().flatten_event(true).with_filter(filter)).try_init()
+        }
     };
     started.map_err(|error| Fault::new(Code::Internal, "log", error))
 }

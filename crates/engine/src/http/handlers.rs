@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
-use bulkhead_api::openapi::document;
+use bulkhead_api::openapi;
 use bulkhead_api::routes::{self, NoContent};
 use bulkhead_core::error::{Code, Fault};
 
@@ -129,7 +129,9 @@ fn host(api: Api) -> Api {
         .on(routes::healthz(), |_, _| async {
             Ok(serde_json::json!({ "status": "ok", "version": env!("CARGO_PKG_VERSION") }))
         })
-        .on(routes::openapi(), |_, _| async { Ok(document()) })
+        .on(routes::openapi(), |_, _| async {
+            openapi::committed().map_err(|error| Fault::new(Code::Internal, "OpenAPI document", error))
+        })
 }
 
 pub(super) fn metrics(api: Api) -> Api {
