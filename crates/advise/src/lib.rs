@@ -1,10 +1,12 @@
-//! The doctor's rules: from facts about a host's storage to findings; and what workloads achieve together ([`predict`]).
+//! The doctor's rules: from facts about a host's storage to findings; what workloads achieve together
+//! ([`predict`]), and where each belongs ([`place`]).
 //!
 //! Owns: what is judged, why it matters, where the knowledge is from, and which changes fix what; the model of a host. Does not: read a host
 //! (`bulkhead_sys::facts`), define findings ([`bulkhead_core::finding`], one list for all), or make changes (`bulkhead_sys::fix`).
 
 #![forbid(unsafe_code)]
 
+pub mod place;
 pub mod predict;
 mod rules;
 

@@ -17,7 +17,8 @@ mod quantile;
 use bulkhead_core::demand::{Demand, DeviceCosts, Senseless};
 use bulkhead_core::units::Bytes;
 
-pub use network::predict;
+pub(crate) use network::predict_within;
+pub use network::{least_use, predict};
 
 /// What the workloads share.
 #[derive(Clone, Copy, Debug)]
@@ -26,11 +27,11 @@ pub struct Host<'a> {
     pub cpus: f64,
     /// Memory that the page cache can use, bytes.
     pub cache: Bytes,
-    /// The costs of its device.
-    pub device: &'a DeviceCosts,
-    /// Whether the workloads are on one file system, so that their fsyncs share commits; else each has a volume of its own.
+    /// The costs of its devices.
+    pub devices: &'a [&'a DeviceCosts],
+    /// Whether the workloads of a device are on one file system, so that their fsyncs share commits; else each has a volume of its own.
     pub is_journal_shared: bool,
-    /// Whether the device's time is divided by shares; else requests are served in the order of arrival.
+    /// Whether a device's time is divided by shares; else requests are served in the order of arrival.
     pub has_shares: bool,
 }
 
@@ -41,6 +42,8 @@ pub struct Load<'a> {
     pub demand: &'a Demand,
     /// Number of copies, at least 1.
     pub copies: u32,
+    /// The index of its device.
+    pub device: usize,
     /// The share of each copy, in the unit of `io.weight`.
     pub share: f64,
 }
@@ -49,7 +52,7 @@ impl<'a> Load<'a> {
     /// One copy with the usual share.
     #[must_use]
     pub const fn one(demand: &'a Demand) -> Self {
-        Self { demand, copies: 1, share: 100.0 }
+        Self { demand, copies: 1, device: 0, share: 100.0 }
     }
 }
 
@@ -115,8 +118,8 @@ pub struct Prediction {
     pub achieved: Vec<Achieved>,
     /// Fraction of the processors in use, 0 to 1.
     pub cpu: f64,
-    /// Fraction of the device's time in use, 0 to 1.
-    pub device: f64,
+    /// Fraction of each device's time in use, 0 to 1.
+    pub devices: Vec<f64>,
 }
 
 /// Refuses a host whose values make no sense.
@@ -127,7 +130,7 @@ pub fn check(host: &Host<'_>) -> Result<(), Senseless> {
     if !(host.cpus.is_finite() && host.cpus > 0.0) {
         return Err(Senseless { key: "cpus".to_owned(), cause: format!("{} is not a number above 0", host.cpus) });
     }
-    host.device.check()
+    host.devices.iter().try_for_each(|device| device.check())
 }
 
 #[cfg(test)]

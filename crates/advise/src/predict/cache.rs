@@ -6,8 +6,9 @@
 
 use bulkhead_core::demand::{MissRatio, MissRatios};
 
-/// Rounds of bisection for `T`, each halving its error.
-const HALVINGS: usize = 60;
+/// Part of the memory to which its occupation is computed, and rounds in which that is reached or given up.
+const TOLERANCE: f64 = 1e-9;
+const ROUNDS: usize = 100;
 
 /// A workload that reads through the page cache.
 #[derive(Clone, Copy, Debug)]
@@ -20,24 +21,52 @@ pub(super) struct Reader<'a> {
     pub(super) copies: f64,
 }
 
-/// The miss ratio of each reader in a cache of `memory` bytes.
+/// The miss ratio of each reader in a cache of `memory` bytes; those that read nothing miss nothing.
 pub(super) fn miss_ratios(memory: f64, readers: &[Reader<'_>]) -> Vec<f64> {
-    let occupied = |age: f64| readers.iter().map(|reader| reader.copies * footprint(reader, age)).sum::<f64>();
-    let all: f64 = readers.iter().map(|reader| reader.copies * last(reader.curve).bytes).sum();
-    if all <= memory {
-        return readers.iter().map(|reader| last(reader.curve).miss).collect();
+    let active = || readers.iter().filter(|reader| reader.rate > 0.0);
+    let all: f64 = active().map(|reader| reader.copies * last(reader.curve).bytes).sum();
+    let age = if all <= memory {
+        f64::INFINITY
+    } else {
+        age_in(memory, &|age| active().map(|reader| reader.copies * footprint(reader, age)).sum())
+    };
+    let miss = |reader: &Reader<'_>| {
+        if reader.rate <= 0.0 {
+            0.0
+        } else if age.is_infinite() {
+            last(reader.curve).miss
+        } else {
+            reader.curve.at(footprint(reader, age))
+        }
+    };
+    readers.iter().map(miss).collect()
+}
+
+/// The age at which a cache of `memory` bytes evicts: `occupied` grows with the age, beyond the memory. By regula falsi (the Illinois method).
+fn age_in(memory: f64, occupied: &dyn Fn(f64) -> f64) -> f64 {
+    let beyond = |age: f64| occupied(age) - memory;
+    let (mut low, mut high) = (0.0, 1e-3);
+    let (mut at_low, mut at_high) = (-memory, beyond(high));
+    // The footprint of a curve that ends above a miss ratio of zero is soon that of its last point; others come close to theirs.
+    while at_high < 0.0 && high < 1e12 {
+        (low, at_low) = (high, at_high);
+        high *= 4.0;
+        at_high = beyond(high);
     }
-    let (mut low, mut high) = (0.0, 1e-6);
-    // The curve may never come to an end of its footprint.
-    while occupied(high) < memory && high < 1e12 {
-        low = high;
-        high *= 2.0;
+    for _ in 0..ROUNDS {
+        let age = high - at_high * (high - low) / (at_high - at_low);
+        let at_age = beyond(age);
+        if at_age.abs() <= TOLERANCE * memory || !age.is_finite() {
+            return if age.is_finite() { age } else { high };
+        }
+        if (at_age < 0.0) == (at_high < 0.0) {
+            at_low /= 2.0;
+        } else {
+            (low, at_low) = (high, at_high);
+        }
+        (high, at_high) = (age, at_age);
     }
-    for _ in 0..HALVINGS {
-        let middle = f64::midpoint(low, high);
-        if occupied(middle) < memory { low = middle } else { high = middle }
-    }
-    readers.iter().map(|reader| reader.curve.at(footprint(reader, high))).collect()
+    high
 }
 
 fn last(curve: &MissRatios) -> MissRatio {
@@ -117,7 +146,7 @@ mod tests {
         let misses = miss_ratios(1000.0, &[reader(&curve, 500.0), reader(&curve, 50.0)]);
         assert!(misses[0] < 0.2 && misses[1] > 0.6, "{misses:?}");
         let kept: f64 = misses.iter().map(|miss| 1000.0 * (1.0 - miss)).sum();
-        assert!((kept - 1000.0).abs() < 1e-3);
+        assert!((kept - 1000.0).abs() < 1e-3, "{kept}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The network's equations, iterated until they hold.
 
-use bulkhead_core::demand::{Purpose, Requests};
+use bulkhead_core::demand::{Demand, DeviceCosts, Purpose, Requests};
 
 use super::cache::{Reader, miss_ratios};
 use super::device::{self, Service};
@@ -10,11 +10,13 @@ use super::{Achieved, Host, Limit, Load, Prediction};
 
 /// Requests that the kernel writes back at a time for one workload: it submits more only when some of these are done.
 const WRITE_BACK_DEPTH: f64 = 32.0;
-/// Largest relative change of a throughput at which the solution has been found, and the number of iterations after which it is taken as it is.
+/// Largest relative change at which the solution has been found, and the number of iterations after which it is taken as it is.
 const TOLERANCE: f64 = 1e-7;
-const ITERATIONS: usize = 2000;
-/// Part of the way to the new values in one iteration: all the way, they would swing.
-const STEP: f64 = 0.35;
+const ITERATIONS: usize = 1000;
+/// Part of the way to the new values in one iteration: all the way, some networks swing, and a few still do with the first of these.
+const STEPS: [f64; 2] = [0.7, 0.3];
+/// Iterations with the first of [`STEPS`].
+const LONG_STEPS: usize = 100;
 /// Use of a resource from which on it is a limit.
 const BUSY: f64 = 0.85;
 
@@ -32,8 +34,9 @@ struct State {
     syncs: f64,
     /// Time by which write-back delays an operation, seconds.
     throttle: f64,
-    /// Part of the device's time that it uses.
-    uses: f64,
+    /// Parts of the device's time that its reads and its writes use.
+    reading: f64,
+    writing: f64,
     /// What its requests wait for at the device, seconds.
     waits: Waits,
 }
@@ -54,8 +57,8 @@ impl State {
     }
 
     /// A part of the way to the next state.
-    fn blend(&self, next: &Self) -> Self {
-        let mix = |from: f64, to: f64| from + (to - from) * STEP;
+    fn blend(&self, next: &Self, part: f64) -> Self {
+        let mix = |from: f64, to: f64| from + (to - from) * part;
         Self {
             per_s: mix(self.per_s, next.per_s),
             cpu: mix(self.cpu, next.cpu),
@@ -64,7 +67,8 @@ impl State {
             back: mix(self.back, next.back),
             syncs: mix(self.syncs, next.syncs),
             throttle: mix(self.throttle, next.throttle),
-            uses: mix(self.uses, next.uses),
+            reading: mix(self.reading, next.reading),
+            writing: mix(self.writing, next.writing),
             waits: self.waits.map(next.waits, mix),
         }
     }
@@ -123,6 +127,8 @@ struct Visits {
     reads: Part,
     writes: Part,
     back: Part,
+    /// One durable write.
+    durable: Service,
     miss: f64,
     /// Cached reads for each operation, bytes.
     cached: f64,
@@ -151,36 +157,43 @@ impl Waits {
 /// The predicted throughput and times of each load. The values of host and loads must have been checked.
 #[must_use]
 pub fn predict(host: &Host<'_>, loads: &[Load<'_>]) -> Prediction {
+    predict_within(host, loads, TOLERANCE)
+}
+
+/// The same, computed until no value changes by more than a part of it in an iteration.
+pub(crate) fn predict_within(host: &Host<'_>, loads: &[Load<'_>], tolerance: f64) -> Prediction {
     let mut states: Vec<State> = loads.iter().map(|load| alone(host, load)).collect();
-    for _ in 0..ITERATIONS {
+    for iteration in 0..ITERATIONS {
+        let part = if iteration < LONG_STEPS { STEPS[0] } else { STEPS[1] };
         let next = step(host, loads, &states);
         let mut change: f64 = 0.0;
         for (state, next) in states.iter_mut().zip(next) {
             change = change.max(state.change(&next));
-            *state = state.blend(&next);
+            *state = state.blend(&next, part);
         }
-        if change < TOLERANCE {
+        if change < tolerance {
             break;
         }
     }
     let network = Network::at(host, loads, &states);
-    let uses = network.uses();
-    let achieved = (0..loads.len()).map(|index| network.achieved(index, uses)).collect();
-    Prediction { achieved, cpu: uses.0, device: uses.1 }
+    let cpu = network.cpu_in_use();
+    let devices: Vec<f64> = (0..host.devices.len()).map(|device| network.device_in_use(device)).collect();
+    let achieved = (0..loads.len()).map(|index| network.achieved(index, cpu, devices[loads[index].device])).collect();
+    Prediction { achieved, cpu, devices }
 }
 
 /// The first guess: nothing waits.
 fn alone(host: &Host<'_>, load: &Load<'_>) -> State {
     let demand = load.demand;
     let of_requests = |requests: &Requests| {
-        let service = device::undisturbed(host.device, requests.access, requests.bytes);
+        let service = device::undisturbed(host.devices[load.device], requests.access, requests.bytes);
         if requests.purpose == Purpose::WriteBack {
             0.0
         } else {
             requests.per_operation * (service.occupies + service.delay)
         }
     };
-    let durable = device::durable(host.device);
+    let durable = device::durable(host.devices[load.device]);
     let syncs =
         demand.durable.as_ref().map_or(0.0, |it| it.per_operation * it.chain * (durable.occupies + durable.delay));
     let seconds = demand.cpu_seconds + demand.requests.iter().map(of_requests).sum::<f64>() + syncs;
@@ -198,7 +211,6 @@ struct Network<'a> {
     loads: &'a [Load<'a>],
     states: &'a [State],
     visits: Vec<Visits>,
-    durable: Service,
     customers: f64,
 }
 
@@ -206,27 +218,24 @@ impl<'a> Network<'a> {
     fn at(host: &'a Host<'a>, loads: &'a [Load<'a>], states: &'a [State]) -> Self {
         let misses = misses(host, loads, states);
         let customers = loads.iter().map(|load| f64::from(load.copies) * load.demand.clients).sum();
-        let mut network =
-            Self { host, loads, states, visits: Vec::new(), durable: device::durable(host.device), customers };
-        let rates: Vec<f64> = loads.iter().zip(&misses).map(|(load, miss)| requests_of(load, *miss)).collect();
-        let all: f64 = rates
-            .iter()
-            .zip(loads)
-            .zip(states)
-            .map(|((n, load), state)| n * f64::from(load.copies) * state.per_s)
-            .sum();
-        network.visits = (0..loads.len()).map(|index| network.visits_of(index, misses[index], all)).collect();
+        let mut network = Self { host, loads, states, visits: Vec::new(), customers };
+        let mut all = vec![0.0; host.devices.len()];
+        for ((load, state), miss) in loads.iter().zip(states).zip(&misses) {
+            all[load.device] += requests_of(load, *miss) * f64::from(load.copies) * state.per_s;
+        }
+        let visits = |index: usize| network.visits_of(index, misses[index], all[loads[index].device]);
+        network.visits = (0..loads.len()).map(visits).collect();
         network
     }
 
     fn visits_of(&self, index: usize, miss: f64, all_per_s: f64) -> Visits {
         let (demand, state) = (self.loads[index].demand, self.states[index]);
-        let mut visits = Visits { miss, ..Visits::default() };
+        let mut visits = Visits { durable: device::durable(self.device(index)), miss, ..Visits::default() };
         for requests in &demand.requests {
             let is_cached = requests.purpose == Purpose::Cached;
             let n = requests.per_operation * if is_cached { miss } else { 1.0 };
             let own_part = if all_per_s > 0.0 { n * state.per_s / all_per_s } else { 1.0 };
-            let service = device::request(self.host.device, requests.access, requests.bytes, own_part);
+            let service = device::request(self.device(index), requests.access, requests.bytes, own_part);
             let spread = if is_cached { n * (1.0 - miss) } else { (n.fract() * (1.0 - n)).max(0.0) };
             if is_cached {
                 visits.cached += requests.per_operation * requests.bytes;
@@ -241,9 +250,9 @@ impl<'a> Network<'a> {
         visits
     }
 
-    /// The part of another direction's queue that a request waits for.
-    fn across(&self) -> f64 {
-        self.host.device.read_write_sharing
+    /// The device of a load.
+    fn device(&self, index: usize) -> &'a DeviceCosts {
+        self.host.devices[self.loads[index].device]
     }
 
     /// The processor time of an operation, and its part that is waiting.
@@ -259,7 +268,8 @@ impl<'a> Network<'a> {
     fn waits(&self, index: usize) -> Waits {
         let demand = self.loads[index].demand;
         let (own, visits) = (&self.states[index], &self.visits[index]);
-        let across = self.across();
+        // The part of another direction's queue that a request waits for.
+        let across = self.device(index).read_write_sharing;
         let seen = 1.0 - 1.0 / demand.clients;
         let groups = demand.durable.as_ref().is_some_and(|durable| durable.is_shared) || self.host.is_journal_shared;
         let own_reads = seen * own.reads;
@@ -277,12 +287,12 @@ impl<'a> Network<'a> {
             reads: visits.reads.mean(),
             writes: visits.writes.mean(),
             back: visits.back.mean(),
-            syncs: self.durable.occupies,
+            syncs: visits.durable.occupies,
         };
         for (other, load) in self.loads.iter().enumerate() {
             let (copies, state) = (f64::from(load.copies), &self.states[other]);
             let n_others = if other == index { copies - 1.0 } else { copies };
-            if n_others <= 0.0 {
+            if n_others <= 0.0 || load.device != self.loads[index].device {
                 continue;
             }
             let syncs_seen = if self.host.is_journal_shared { 0.0 } else { state.syncs };
@@ -298,7 +308,10 @@ impl<'a> Network<'a> {
                 // what it brings meanwhile.
                 let ratio = load.share / self.loads[index].share;
                 let before = own.waits.map(means, |wait, mean| wait + mean);
-                let brought = found.map(before, |found, time| found + state.uses * time);
+                let reading = state.reading + across * state.writing;
+                let writing = state.writing + across * state.reading;
+                let rates = Waits { reads: reading, writes: writing, back: writing, syncs: writing };
+                let brought = found.map(rates.map(before, |rate, time| rate * time), |found, more| found + more);
                 let its_part = ahead.map(means, |ahead, mean| ratio * (ahead + mean));
                 brought.map(its_part, f64::min)
             } else {
@@ -317,7 +330,8 @@ impl<'a> Network<'a> {
         };
         let mut syncs = Syncs { per_s: of_load(index, &self.loads[index]), clients: demand.clients, ordered: 0.0 };
         if self.host.is_journal_shared {
-            let all = || self.loads.iter().enumerate();
+            let device = self.loads[index].device;
+            let all = || self.loads.iter().enumerate().filter(move |(_, load)| load.device == device);
             syncs.per_s = all().map(|(index, load)| f64::from(load.copies) * of_load(index, load)).sum();
             let clients = |load: &Load<'_>| {
                 load.demand.durable.as_ref().map_or(0.0, |_| f64::from(load.copies) * load.demand.clients)
@@ -330,7 +344,7 @@ impl<'a> Network<'a> {
         } else if !durable.is_shared {
             syncs.clients = 1.0;
         }
-        let mut fsync = fsync(durable.chain, self.durable, waits.syncs, &syncs);
+        let mut fsync = fsync(durable.chain, self.visits[index].durable, waits.syncs, &syncs);
         if !self.host.is_journal_shared && !durable.is_shared {
             fsync.batch = 1.0;
         }
@@ -365,37 +379,40 @@ impl<'a> Network<'a> {
             reads: per_s * visits.reads.work(waits.reads),
             writes: per_s * visits.writes.work(waits.writes),
             back: (per_s * visits.back.work(waits.back)).min(WRITE_BACK_DEPTH * visits.back.mean()),
-            syncs: per_s * links * self.durable.occupies * (self.durable.occupies + waits.syncs),
+            syncs: per_s * links * visits.durable.occupies * (visits.durable.occupies + waits.syncs),
             throttle,
-            uses: per_s
-                * (visits.reads.occupies
-                    + visits.writes.occupies
-                    + visits.back.occupies
-                    + links * self.durable.occupies),
+            reading: per_s * visits.reads.occupies,
+            writing: per_s * (visits.writes.occupies + visits.back.occupies + links * visits.durable.occupies),
             waits,
         }
     }
 
-    /// The parts of processors and device in use.
-    fn uses(&self) -> (f64, f64) {
-        let (mut cpu, mut reads, mut writes) = (0.0, 0.0, 0.0);
-        for (index, load) in self.loads.iter().enumerate() {
-            let (visits, per_s) = (&self.visits[index], f64::from(load.copies) * self.states[index].per_s);
-            let links = self.links(index, self.fsync(index, &self.waits(index)));
-            cpu += per_s * load.demand.cpu_seconds;
-            reads += per_s * visits.reads.occupies;
-            writes += per_s * (visits.writes.occupies + visits.back.occupies + links * self.durable.occupies);
-        }
-        let device = (reads + self.across() * writes).max(writes + self.across() * reads);
-        ((cpu / self.host.cpus).min(1.0), device.min(1.0))
+    /// The part of the processors in use.
+    fn cpu_in_use(&self) -> f64 {
+        let of_load =
+            |(load, state): (&Load<'_>, &State)| f64::from(load.copies) * state.per_s * load.demand.cpu_seconds;
+        (self.loads.iter().zip(self.states).map(of_load).sum::<f64>() / self.host.cpus).min(1.0)
     }
 
-    fn achieved(&self, index: usize, (cpu_used, device_used): (f64, f64)) -> Achieved {
+    /// The part of a device's time in use.
+    fn device_in_use(&self, device: usize) -> f64 {
+        let (mut reads, mut writes) = (0.0, 0.0);
+        for (index, load) in self.loads.iter().enumerate().filter(|(_, load)| load.device == device) {
+            let (visits, per_s) = (&self.visits[index], f64::from(load.copies) * self.states[index].per_s);
+            let links = self.links(index, self.fsync(index, &self.waits(index)));
+            reads += per_s * visits.reads.occupies;
+            writes += per_s * (visits.writes.occupies + visits.back.occupies + links * visits.durable.occupies);
+        }
+        let across = self.host.devices[device].read_write_sharing;
+        (reads + across * writes).max(writes + across * reads).min(1.0)
+    }
+
+    fn achieved(&self, index: usize, cpu_used: f64, device_used: f64) -> Achieved {
         let demand = self.loads[index].demand;
         let (visits, waits, state) = (&self.visits[index], self.waits(index), &self.states[index]);
         let fsync = self.fsync(index, &waits);
         let (cpu, cpu_wait) = self.cpu(index);
-        let one = self.mean_request();
+        let one = self.mean_request(self.loads[index].device).unwrap_or(visits.durable.occupies);
         let reads = visits.reads.seconds(waits.reads);
         let writes = visits.writes.seconds(waits.writes);
         let mut mean = cpu + reads + writes + state.throttle;
@@ -405,7 +422,7 @@ impl<'a> Network<'a> {
             + state.throttle * state.throttle;
         let mut syncs = None;
         if let (Some(fsync), Some(durable)) = (fsync, &demand.durable) {
-            let of_one = durable.chain * queued_variance(self.durable.occupies, waits.syncs, one)
+            let of_one = durable.chain * queued_variance(visits.durable.occupies, waits.syncs, one)
                 + fsync.busy * fsync.commit * fsync.commit / 12.0;
             syncs = Some(times(fsync.seconds, of_one));
             mean += durable.per_operation * fsync.seconds;
@@ -428,21 +445,40 @@ impl<'a> Network<'a> {
         Achieved { per_s: state.per_s, operation: times(mean, variance), fsync: syncs, miss, limit }
     }
 
-    /// Mean time for which a request occupies the device, of all loads.
-    fn mean_request(&self) -> f64 {
+    /// Mean time for which a request occupies a device, of all its loads.
+    fn mean_request(&self, device: usize) -> Option<f64> {
         let (mut n, mut seconds) = (0.0, 0.0);
-        for ((load, state), visits) in self.loads.iter().zip(self.states).zip(&self.visits) {
+        let all = self.loads.iter().zip(self.states).zip(&self.visits);
+        for ((load, state), visits) in all.filter(|((load, _), _)| load.device == device) {
             let per_s = f64::from(load.copies) * state.per_s;
             n += per_s * (visits.reads.n + visits.writes.n + visits.back.n);
             seconds += per_s * (visits.reads.occupies + visits.writes.occupies + visits.back.occupies);
         }
-        if n > 0.0 { seconds / n } else { self.durable.occupies }
+        (n > 0.0).then(|| seconds / n)
     }
 }
 
 /// Variance of a time in a queue: of the service itself, and of waiting for others of a mean size, both exponential, whose number varies, too.
 fn queued_variance(service: f64, wait: f64, one: f64) -> f64 {
     service * service + 2.0 * wait * one
+}
+
+/// Seconds for which an operation occupies a device at least: with reads and with writes, whatever runs beside it.
+#[must_use]
+pub fn least_use(demand: &Demand, costs: &DeviceCosts) -> (f64, f64) {
+    let miss = demand.miss_ratios.0.last().map_or(1.0, |point| point.miss);
+    let (mut reads, mut writes) = (0.0, 0.0);
+    for requests in &demand.requests {
+        let n = requests.per_operation * if requests.purpose == Purpose::Cached { miss } else { 1.0 };
+        let seconds = n * device::undisturbed(costs, requests.access, requests.bytes).occupies;
+        *if requests.access.is_write() { &mut writes } else { &mut reads } += seconds;
+    }
+    if let Some(durable) = &demand.durable {
+        // All clients share a commit, if they can.
+        let batch = if durable.is_shared { demand.clients } else { 1.0 };
+        writes += durable.per_operation * durable.chain / batch * device::durable(costs).occupies;
+    }
+    (reads, writes)
 }
 
 /// Number of requests for each operation.

@@ -23,8 +23,8 @@ fn serial(seconds: f64) -> DeviceCosts {
     }
 }
 
-fn host(device: &DeviceCosts, cpus: f64) -> Host<'_> {
-    Host { cpus, cache: Bytes::mib(100), device, is_journal_shared: false, has_shares: false }
+fn host<'a>(devices: &'a [&'a DeviceCosts], cpus: f64) -> Host<'a> {
+    Host { cpus, cache: Bytes::mib(100), devices, is_journal_shared: false, has_shares: false }
 }
 
 fn reads(clients: f64, cpu_seconds: f64) -> Demand {
@@ -58,7 +58,7 @@ fn assert_near(what: &str, value: f64, wanted: f64, percent: f64) {
 #[test]
 fn one_client_waits_for_nobody() {
     let (device, demand) = (serial(0.001), reads(1.0, 0.002));
-    let prediction = predict(&host(&device, 1.0), &[Load::one(&demand)]);
+    let prediction = predict(&host(&[&device], 1.0), &[Load::one(&demand)]);
     assert_near("throughput", prediction.achieved[0].per_s, 1.0 / 0.003, 0.01);
     assert_eq!(prediction.achieved[0].limit, Limit::Clients);
 }
@@ -68,9 +68,23 @@ fn copies_are_the_same_as_loads() {
     let (device, demand) = (serial(0.001), reads(3.0, 0.002));
     let four = [Load::one(&demand); 4];
     let copies = Load { copies: 4, ..Load::one(&demand) };
-    let (apart, together) = (predict(&host(&device, 2.0), &four), predict(&host(&device, 2.0), &[copies]));
+    let (apart, together) = (predict(&host(&[&device], 2.0), &four), predict(&host(&[&device], 2.0), &[copies]));
     for achieved in apart.achieved {
         assert_near("throughput", achieved.per_s, together.achieved[0].per_s, 0.01);
+    }
+}
+
+#[test]
+fn devices_of_a_host_share_its_processors_only() {
+    let (device, demand) = (serial(0.001), reads(8.0, 1e-5));
+    let loads = [Load::one(&demand), Load { device: 1, ..Load::one(&demand) }];
+    for achieved in predict(&host(&[&device, &device], 4.0), &loads).achieved {
+        assert_near("own device", achieved.per_s, 1000.0, 0.5);
+    }
+    let busy = reads(8.0, 0.01);
+    let loads = [Load::one(&busy), Load { device: 1, ..Load::one(&busy) }];
+    for achieved in predict(&host(&[&device, &device], 4.0), &loads).achieved {
+        assert_near("half of the processors", achieved.per_s, 200.0, 2.0);
     }
 }
 
@@ -88,7 +102,7 @@ fn a_throughput_valley_is_where_readers_fill_the_memory() {
     demand.miss_ratios = MissRatios::uniform(Bytes::mib(40));
     let total = |copies| {
         let load = Load { copies, ..Load::one(&demand) };
-        let achieved = predict(&host(&device, 4.0), &[load]).achieved[0];
+        let achieved = predict(&host(&[&device], 4.0), &[load]).achieved[0];
         (achieved.per_s * f64::from(copies), achieved.limit)
     };
     let (two, four, sixteen) = (total(2), total(4), total(16));
@@ -102,8 +116,9 @@ fn a_throughput_valley_is_where_readers_fill_the_memory() {
 #[test]
 fn a_private_journal_keeps_a_database_from_a_streams_commits() {
     let (device, database, stream) = (serial(0.001), syncs(1.0, 2.0), writes_back(131_072.0, 8.0));
-    let own = Host { has_shares: true, ..host(&device, 4.0) };
-    let shared = Host { is_journal_shared: true, ..host(&device, 4.0) };
+    let devices = [&device];
+    let own = Host { has_shares: true, ..host(&devices, 4.0) };
+    let shared = Host { is_journal_shared: true, ..host(&devices, 4.0) };
     let loads = [Load::one(&database), Load::one(&stream)];
     let [own, shared] = [own, shared].map(|host| predict(&host, &loads).achieved[0]);
     assert!(own.per_s > 5.0 * shared.per_s, "{own:?} {shared:?}");
@@ -114,10 +129,10 @@ fn a_private_journal_keeps_a_database_from_a_streams_commits() {
 fn shares_divide_the_device_between_those_that_want_it() {
     let (device, demand) = (serial(0.001), reads(16.0, 1e-5));
     let loads = [Load { share: 300.0, ..Load::one(&demand) }, Load::one(&demand)];
-    let with = predict(&Host { has_shares: true, ..host(&device, 4.0) }, &loads).achieved;
+    let with = predict(&Host { has_shares: true, ..host(&[&device], 4.0) }, &loads).achieved;
     assert_near("ratio", with[0].per_s / with[1].per_s, 3.0, 10.0);
     assert_near("sum", with[0].per_s + with[1].per_s, 1000.0, 2.0);
-    let without = predict(&host(&device, 4.0), &loads).achieved;
+    let without = predict(&host(&[&device], 4.0), &loads).achieved;
     assert_near("ratio without shares", without[0].per_s / without[1].per_s, 1.0, 0.1);
 }
 
@@ -125,7 +140,7 @@ fn shares_divide_the_device_between_those_that_want_it() {
 fn clients_that_sync_together_share_commits() {
     let device = serial(0.001);
     let [one, many] =
-        [1.0, 8.0].map(|clients| predict(&host(&device, 4.0), &[Load::one(&syncs(clients, 3.0))]).achieved[0]);
+        [1.0, 8.0].map(|clients| predict(&host(&[&device], 4.0), &[Load::one(&syncs(clients, 3.0))]).achieved[0]);
     assert_near("one client", one.per_s, 1.0 / 0.0031, 1.0);
     assert!(many.per_s > 4.0 * one.per_s, "{} {}", one.per_s, many.per_s);
 }
@@ -153,7 +168,8 @@ fn a_stream_takes_the_arm_from_random_writes_and_loses_its_run() {
         }],
         ..reads(1.0, 1e-5)
     };
-    let host = host(&device, 4.0);
+    let devices = [&device];
+    let host = host(&devices, 4.0);
     let lone = |demand: &Demand| predict(&host, &[Load::one(demand)]).achieved[0].per_s;
     let mixed = predict(&host, &[Load::one(&stream), Load::one(&random)]).achieved;
     assert!(mixed[0].per_s < 0.25 * lone(&stream), "{} {}", mixed[0].per_s, lone(&stream));
@@ -167,6 +183,6 @@ fn reads_and_writes_that_do_not_disturb_each_other_keep_their_throughput() {
     let read = reads(8.0, 1e-5);
     let mut write = reads(8.0, 1e-5);
     write.requests[0].access = Access::RandomWrite;
-    let mixed = predict(&host(&device, 4.0), &[Load::one(&read), Load::one(&write)]).achieved;
+    let mixed = predict(&host(&[&device], 4.0), &[Load::one(&read), Load::one(&write)]).achieved;
     assert!(mixed.iter().all(|achieved| achieved.per_s > 990.0), "{mixed:?}");
 }

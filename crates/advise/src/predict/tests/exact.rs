@@ -64,7 +64,7 @@ fn several_classes_are_within_7_percent() {
         let exact = several_classes(&populations, &[vec![cpus[0], 0.001], vec![cpus[1], 0.001]]);
         let demands = [0, 1].map(|class| reads(populations[class] as f64, cpus[class]));
         let loads: Vec<Load<'_>> = demands.iter().map(Load::one).collect();
-        let prediction = predict(&host(&device, 1.0), &loads);
+        let prediction = predict(&host(&[&device], 1.0), &loads);
         for (achieved, exact) in prediction.achieved.iter().zip(exact) {
             assert_near(&format!("{populations:?} {cpus:?}"), achieved.per_s, exact, 7.0);
         }
@@ -79,7 +79,7 @@ fn several_processors_are_within_7_percent() {
             for cpu in [0.0005, 0.002, 0.004, 0.016] {
                 let exact = several_processors(population, processors, cpu, 0.001);
                 let demand = reads(population as f64, cpu);
-                let predicted = predict(&host(&device, processors as f64), &[Load::one(&demand)]).achieved[0].per_s;
+                let predicted = predict(&host(&[&device], processors as f64), &[Load::one(&demand)]).achieved[0].per_s;
                 assert_near(&format!("{population} on {processors}, {cpu} s"), predicted, exact, 7.0);
             }
         }

@@ -150,7 +150,7 @@ fn throughputs_and_tails_are_near_simulated_ones() {
         // Streams are not disturbed in the simulation.
         device.sequential_run = 1e9;
         let loads: Vec<Load<'_>> = demands.iter().map(Load::one).collect();
-        let prediction = predict(&host(&device, processors as f64), &loads);
+        let prediction = predict(&host(&[&device], processors as f64), &loads);
         for (index, (achieved, (per_s, p99))) in prediction.achieved.iter().zip(&simulated).enumerate() {
             let what = format!("class {index} of {}, on {processors}", classes.len());
             assert_near(&what, achieved.per_s, *per_s, percent);
