@@ -21,7 +21,7 @@ use bulkhead_core::units::Bytes;
 use crate::predict::Achieved;
 
 pub use bound::upper_bound;
-pub use why::{Alternative, alternatives};
+pub use why::{Alternative, More, alternatives, one_more};
 
 /// A device of a host.
 #[derive(Clone, Debug, PartialEq)]
@@ -165,6 +165,15 @@ pub enum Broken {
     },
 }
 
+/// The parts of a host in use, 0 to 1.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Use {
+    /// Of its processors.
+    pub cpu: f64,
+    /// Of each device's time.
+    pub devices: Vec<f64>,
+}
+
 /// Places for all workloads, and what follows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placement {
@@ -176,6 +185,8 @@ pub struct Placement {
     pub normalised: Vec<f64>,
     /// The sum of normalised throughputs, each times its importance.
     pub sum: f64,
+    /// The use of each host.
+    pub uses: Vec<Use>,
     /// Constraints that it breaks; none if they can all hold.
     pub broken: Vec<Broken>,
     /// Whether no other placement is better by this model; else it was searched for.

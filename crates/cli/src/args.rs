@@ -15,6 +15,7 @@ mod job;
 mod journal;
 mod nest;
 mod observe;
+mod plan;
 mod pool;
 mod tenant;
 mod volume;
@@ -37,6 +38,7 @@ pub(crate) use self::job::JobCommand;
 pub(crate) use self::journal::{JournalCalibrateArgs, JournalCommand};
 pub(crate) use self::nest::NestArgs;
 pub(crate) use self::observe::{BlameArgs, HeatmapArgs, SortKey, TopArgs};
+pub(crate) use self::plan::PlanArgs;
 pub(crate) use self::pool::{PoolCommand, PoolCreateArgs, Server};
 pub(crate) use self::tenant::{EnterArgs, RunArgs, TenantCommand, TenantSetArgs};
 pub(crate) use self::volume::{MountArgs, ReceiveArgs, SendArgs, VolumeCommand};
@@ -150,6 +152,12 @@ pub(crate) enum Command {
     /// system on the disk itself. Writes a report with the best and worst pairs and what differs on the disk. Takes hours; an interrupted run
     /// can be continued.
     Nest(NestArgs),
+    /// Plan which workload belongs on which device of which host
+    ///
+    /// Predicts, from what each workload demands and what each device's requests cost, what workloads achieve together, and maximises the sum of
+    /// their throughputs, each in parts of what it achieves alone, under floors, promised latencies, space, memory and groups. Needs no daemon and
+    /// changes nothing. docs/plan.md describes the fleet file.
+    Plan(PlanArgs),
     /// Demonstrate the effect of a noisy neighbour on fsync on this machine, without and with Bulkhead
     Demo(DemoArgs),
     /// Print a shell completion script

@@ -26,6 +26,7 @@ mod nest;
 mod observe;
 mod output;
 mod parse;
+mod plan;
 mod plugin;
 mod progress;
 mod ready;
@@ -72,6 +73,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Enter(args) => Ok(run::enter(args, &client, output)),
         Command::Doctor(args) => doctor::run(&args, output),
         Command::Nest(args) => nest::run(&args, output).map(|()| ExitCode::SUCCESS),
+        Command::Plan(args) => plan::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Blockd(args) => blockd::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Peers => blockd::peer_reader().map(|()| ExitCode::SUCCESS),

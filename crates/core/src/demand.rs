@@ -64,7 +64,7 @@ pub enum Purpose {
 
 /// Requests of one kind that an operation makes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Requests {
     /// Their kind.
     pub access: Access,
@@ -79,7 +79,7 @@ pub struct Requests {
 
 /// Durable writes of an operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Durable {
     /// Number of fsyncs for each operation.
     pub per_operation: f64,
@@ -92,7 +92,7 @@ pub struct Durable {
 
 /// One point of a [`MissRatios`] curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct MissRatio {
     /// Memory of the page cache for this workload alone, bytes.
     pub bytes: f64,
@@ -133,7 +133,7 @@ impl MissRatios {
 ///
 /// It is a closed system: `clients` operations are in progress or between two of them for `think_seconds`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Demand {
     /// Number of operations that can be in progress at a time: clients, threads or requests in flight. At least 1.
     pub clients: f64,
@@ -196,11 +196,11 @@ impl Demand {
     /// The first such value.
     pub fn check(&self) -> Result<(), Senseless> {
         at_least("clients", self.clients, 1.0)?;
-        at_least("think_seconds", self.think_seconds, 0.0)?;
-        at_least("cpu_seconds", self.cpu_seconds, 0.0)?;
+        at_least("think-seconds", self.think_seconds, 0.0)?;
+        at_least("cpu-seconds", self.cpu_seconds, 0.0)?;
         for (index, requests) in self.requests.iter().enumerate() {
             above_zero(&format!("requests[{index}].bytes"), requests.bytes)?;
-            at_least(&format!("requests[{index}].per_operation"), requests.per_operation, 0.0)?;
+            at_least(&format!("requests[{index}].per-operation"), requests.per_operation, 0.0)?;
             let key = format!("requests[{index}].purpose");
             match (requests.purpose, requests.access.is_write()) {
                 (Purpose::Cached, true) => return Err(senseless(key, "only reads can be cached")),
@@ -209,7 +209,7 @@ impl Demand {
             }
         }
         if let Some(durable) = &self.durable {
-            at_least("durable.per_operation", durable.per_operation, 0.0)?;
+            at_least("durable.per-operation", durable.per_operation, 0.0)?;
             at_least("durable.chain", durable.chain, 1.0)?;
         }
         self.check_curve()?;
@@ -218,7 +218,7 @@ impl Demand {
             && self.durable.as_ref().is_none_or(|durable| durable.per_operation == 0.0);
         if demands_nothing {
             return Err(senseless(
-                "cpu_seconds",
+                "cpu-seconds",
                 "the workload demands neither processor nor device: it was idle when it was measured",
             ));
         }
@@ -228,7 +228,7 @@ impl Demand {
     fn check_curve(&self) -> Result<(), Senseless> {
         let points = &self.miss_ratios.0;
         for (index, point) in points.iter().enumerate() {
-            let key = format!("miss_ratios[{index}]");
+            let key = format!("miss-ratios[{index}]");
             at_least(&format!("{key}.bytes"), point.bytes, 0.0)?;
             if !(0.0..=1.0).contains(&point.miss) {
                 return Err(senseless(format!("{key}.miss"), format!("{} is not between 0 and 1", point.miss)));
@@ -240,7 +240,7 @@ impl Demand {
         }
         let is_cached = |requests: &Requests| requests.purpose == Purpose::Cached && requests.per_operation > 0.0;
         if points.is_empty() && self.requests.iter().any(is_cached) {
-            return Err(senseless("miss_ratios", "is missing, although reads are cached"));
+            return Err(senseless("miss-ratios", "is missing, although reads are cached"));
         }
         Ok(())
     }
@@ -248,7 +248,7 @@ impl Demand {
 
 /// The costs of requests of one kind and size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Cost {
     /// Mean latency of one request at a time, microseconds.
     pub latency_us: f64,
@@ -258,7 +258,7 @@ pub struct Cost {
 
 /// The costs of one kind of requests at two sizes; those between and beyond lie on the straight line through both.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Costs {
     /// Of 4 KiB.
     pub small: Cost,
@@ -273,7 +273,7 @@ pub const LARGE_BYTES: f64 = 131_072.0;
 
 /// What the requests of a device cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct DeviceCosts {
     /// Reads at random places.
     pub random_read: Costs,
@@ -310,19 +310,19 @@ impl DeviceCosts {
     /// The first such value.
     pub fn check(&self) -> Result<(), Senseless> {
         let check_cost = |key: &str, cost: &Cost| {
-            above_zero(&format!("{key}.latency_us"), cost.latency_us)?;
-            above_zero(&format!("{key}.per_s"), cost.per_s)
+            above_zero(&format!("{key}.latency-us"), cost.latency_us)?;
+            above_zero(&format!("{key}.per-s"), cost.per_s)
         };
         for access in Access::ALL {
-            let (key, costs) = (access.as_str().replace('-', "_"), self.of(access));
+            let (key, costs) = (access.as_str(), self.of(access));
             check_cost(&format!("{key}.small"), &costs.small)?;
             check_cost(&format!("{key}.large"), &costs.large)?;
         }
-        check_cost("durable_write", &self.durable_write)?;
+        check_cost("durable-write", &self.durable_write)?;
         if !(0.0..=1.0).contains(&self.read_write_sharing) {
-            return Err(senseless("read_write_sharing", format!("{} is not between 0 and 1", self.read_write_sharing)));
+            return Err(senseless("read-write-sharing", format!("{} is not between 0 and 1", self.read_write_sharing)));
         }
-        at_least("sequential_run", self.sequential_run, 1.0)
+        at_least("sequential-run", self.sequential_run, 1.0)
     }
 }
 
@@ -362,7 +362,7 @@ mod tests {
         };
         assert_eq!(demand().check(), Ok(()));
         assert_eq!(refused(|demand| demand.clients = 0.0), "clients: 0 is not a number of at least 1");
-        assert_eq!(refused(|demand| demand.cpu_seconds = f64::NAN), "cpu_seconds: NaN is not a number of at least 0");
+        assert_eq!(refused(|demand| demand.cpu_seconds = f64::NAN), "cpu-seconds: NaN is not a number of at least 0");
         assert_eq!(refused(|demand| demand.requests[0].bytes = -1.0), "requests[0].bytes: -1 is not a number above 0");
         assert_eq!(
             refused(|demand| demand.requests[0].access = Access::RandomWrite),
@@ -370,11 +370,11 @@ mod tests {
         );
         assert_eq!(
             refused(|demand| demand.miss_ratios.0.clear()),
-            "miss_ratios: is missing, although reads are cached"
+            "miss-ratios: is missing, although reads are cached"
         );
         assert_eq!(
             refused(|demand| demand.miss_ratios.0.reverse()),
-            "miss_ratios[1]: sizes must rise and ratios fall from point to point"
+            "miss-ratios[1]: sizes must rise and ratios fall from point to point"
         );
         assert!(
             refused(|demand| {

@@ -9,6 +9,8 @@ use super::{Apart, Place};
 /// Most workloads, and most mixes to predict.
 const MAX_WORKLOADS: usize = 12;
 const MAX_MIXES: usize = 60_000;
+/// What a move has to gain: it copies data and interrupts the workload.
+const STAYS: f64 = 0.01;
 
 /// How good places are: less shortfall first, then a larger sum.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,12 +106,18 @@ pub(super) fn best(mixes: &mut Mixes<'_>) -> Option<Vec<Place>> {
 
 /// Whether any set does as well on one host as on the other.
 fn is_interchangeable(mixes: &Mixes<'_>, a: usize, b: usize) -> bool {
-    let spaces =
-        |machine: usize| mixes.fleet.machines[machine].devices.iter().map(|device| device.space).collect::<Vec<_>>();
+    let fleet = mixes.fleet;
+    let is_new_to_all =
+        |machine: usize| !fleet.workloads.iter().any(|workload| workload.now.is_some_and(|now| now.machine == machine));
+    let spaces = |machine: usize| fleet.machines[machine].devices.iter().map(|device| device.space).collect::<Vec<_>>();
     let allowed = |machine: usize| {
-        (0..mixes.fleet.workloads.len()).map(|workload| mixes.may_be_on(workload, machine)).collect::<Vec<_>>()
+        (0..fleet.workloads.len()).map(|workload| mixes.may_be_on(workload, machine)).collect::<Vec<_>>()
     };
-    mixes.kind_of[a] == mixes.kind_of[b] && spaces(a) == spaces(b) && allowed(a) == allowed(b)
+    mixes.kind_of[a] == mixes.kind_of[b]
+        && is_new_to_all(a)
+        && is_new_to_all(b)
+        && spaces(a) == spaces(b)
+        && allowed(a) == allowed(b)
 }
 
 /// The best devices of a host for a set of workloads, as digits in the order of the workloads.
@@ -154,7 +162,10 @@ pub(super) fn host_value(mixes: &mut Mixes<'_>, machine: usize, on: &[(usize, us
         // In workloads of mean size, so that it weighs as much as a floor of 1.
         value.shortfall += on.len() as f64 * missing as f64 / (needed as f64).max(1.0);
     }
-    for (position, (workload, _)) in on.iter().enumerate() {
+    for (position, (workload, device)) in on.iter().enumerate() {
+        if fleet.workloads[*workload].now == Some(Place { machine, device: *device }) {
+            value.sum += STAYS;
+        }
         if !mixes.may_be_on(*workload, machine) {
             value.shortfall += 1.0;
         }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use bulkhead_core::units::Bytes;
 
-use super::{Apart, Broken, Fleet, Machine, Place, Placement, Workload};
+use super::{Apart, Broken, Fleet, Machine, Place, Placement, Use, Workload};
 use crate::predict::{Achieved, Host, Load, Prediction, predict_within};
 
 /// Near enough to compare mixes: predictions are not that exact.
@@ -31,6 +31,8 @@ pub(super) struct Mix {
     pub(super) normalised: Vec<f64>,
     /// Sum of the normalised throughputs, times importance.
     pub(super) sum: f64,
+    /// The use of the host.
+    pub(super) uses: Use,
     /// How far it breaks floors, promised latencies and memory: 0 if it does not.
     pub(super) shortfall: f64,
 }
@@ -142,7 +144,8 @@ impl<'a> Mixes<'a> {
     }
 
     fn judge(&self, kind: usize, members: &[Member]) -> Mix {
-        let mut mix = Mix { achieved: self.predict(kind, members).achieved, ..Mix::default() };
+        let Prediction { achieved, cpu, devices } = self.predict(kind, members);
+        let mut mix = Mix { achieved, uses: Use { cpu, devices }, ..Mix::default() };
         for (member, achieved) in members.iter().zip(&mix.achieved) {
             let (workload, copies) = (self.workload_of(member.class), f64::from(member.copies));
             let normalised = achieved.per_s / self.reference[member.class];
@@ -192,10 +195,12 @@ impl<'a> Mixes<'a> {
         };
         let n = places.len();
         let (mut achieved, mut normalised, mut sum) = (vec![idle; n], vec![0.0; n], 0.0);
+        let mut uses = Vec::new();
         for (machine, workloads) in self.by_machine(&places).into_iter().enumerate() {
             let members = self.members(workloads.iter().copied());
             let mix = self.mix(self.kind_of[machine], &members);
             sum += mix.sum;
+            uses.push(mix.uses.clone());
             for (workload, device) in workloads {
                 let key = (self.class_of[workload], device);
                 let index = members.iter().position(|member| (member.class, member.device) == key).unwrap_or_default();
@@ -204,7 +209,7 @@ impl<'a> Mixes<'a> {
             }
         }
         let broken = self.broken(&places, &achieved, &normalised);
-        Placement { places, achieved, normalised, sum, broken, is_best }
+        Placement { places, achieved, normalised, sum, uses, broken, is_best }
     }
 
     fn broken(&self, places: &[Place], achieved: &[Achieved], normalised: &[f64]) -> Vec<Broken> {

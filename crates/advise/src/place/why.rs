@@ -1,7 +1,7 @@
 //! What else could be done with a workload, and what that would change.
 
 use super::mixes::Mixes;
-use super::{Fleet, Place};
+use super::{Broken, Fleet, Place};
 
 /// Another place for a workload.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,7 +13,7 @@ pub struct Alternative {
     /// The workload that would lose most there, with its normalised throughput before and after.
     pub hurts: Option<(usize, f64, f64)>,
     /// Constraints that it would break and that hold now.
-    pub breaks: usize,
+    pub breaks: Vec<Broken>,
 }
 
 /// The best other places for a workload of a placement, one on each host that differs in kind or mix, at most `n`.
@@ -41,11 +41,70 @@ pub fn alternatives(fleet: &Fleet, places: &[Place], workload: usize, n: usize) 
                 place,
                 change: after.sum - present.sum,
                 hurts: hurts.map(|other| (other, present.normalised[other], after.normalised[other])),
-                breaks: after.broken.iter().filter(|broken| !present.broken.contains(broken)).count(),
+                breaks: after.broken.into_iter().filter(|broken| !present.broken.contains(broken)).collect(),
             });
         }
     }
-    found.sort_by(|a, b| a.breaks.cmp(&b.breaks).then(b.change.total_cmp(&a.change)));
+    found.sort_by(|a, b| a.breaks.len().cmp(&b.breaks.len()).then(b.change.total_cmp(&a.change)));
     found.truncate(n);
+    found
+}
+
+/// One more copy of a workload at a place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct More {
+    /// The place.
+    pub place: Place,
+    /// The copy's own normalised throughput there.
+    pub own: f64,
+    /// Part of the sum of the others' normalised throughputs on this host that they lose, 0 to 1; 0 if there are none.
+    pub cost: f64,
+    /// The workload that would lose most, with its normalised throughput before and after.
+    pub hurts: Option<(usize, f64, f64)>,
+    /// Constraints that would be broken and hold now. The copy has the index behind that of the last workload.
+    pub breaks: Vec<Broken>,
+}
+
+/// One more copy of a workload beside a placement, on each device of each host that differs in kind or mix: those that break nothing first, then
+/// by what is gained.
+#[must_use]
+pub fn one_more(fleet: &Fleet, places: &[Place], workload: usize) -> Vec<More> {
+    let present = super::judge(fleet, places.to_vec());
+    let mut with = fleet.clone();
+    let mut copy = fleet.workloads[workload].clone();
+    copy.name = format!("one more {}", copy.name);
+    copy.now = None;
+    with.workloads.push(copy);
+    let mut mixes = Mixes::new(&with);
+    let on = mixes.by_machine(places);
+    let mut seen = Vec::new();
+    let mut found = Vec::new();
+    for (machine, its) in with.machines.iter().enumerate() {
+        for device in 0..its.devices.len() {
+            let place = Place { machine, device };
+            let state = (mixes.kind_of[machine], device, mixes.members(on[machine].iter().copied()));
+            if seen.contains(&state) {
+                continue;
+            }
+            seen.push(state);
+            let mut all = places.to_vec();
+            all.push(place);
+            let after = mixes.placement(all, false);
+            let others = || on[machine].iter().map(|(other, _)| *other);
+            let before: f64 = others().map(|other| present.normalised[other]).sum();
+            let kept: f64 = others().map(|other| after.normalised[other]).sum();
+            let lost = |other: &usize| present.normalised[*other] - after.normalised[*other];
+            let hurts = others().filter(|other| lost(other) > 0.0).max_by(|a, b| lost(a).total_cmp(&lost(b)));
+            found.push(More {
+                place,
+                own: after.normalised[places.len()],
+                cost: if before > 0.0 { (1.0 - kept / before).max(0.0) } else { 0.0 },
+                hurts: hurts.map(|other| (other, present.normalised[other], after.normalised[other])),
+                breaks: after.broken.into_iter().filter(|broken| !present.broken.contains(broken)).collect(),
+            });
+        }
+    }
+    let gain = |more: &More| more.own - more.hurts.map_or(0.0, |(_, before, after)| before - after);
+    found.sort_by(|a, b| a.breaks.len().cmp(&b.breaks.len()).then(gain(b).total_cmp(&gain(a))));
     found
 }

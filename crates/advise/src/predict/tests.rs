@@ -5,6 +5,7 @@ mod simulation;
 
 use bulkhead_core::demand::{Access, Cost, Costs, Demand, DeviceCosts, Durable, MissRatios, Purpose, Requests};
 use bulkhead_core::units::Bytes;
+use proptest::prelude::*;
 
 use super::*;
 
@@ -185,4 +186,49 @@ fn reads_and_writes_that_do_not_disturb_each_other_keep_their_throughput() {
     write.requests[0].access = Access::RandomWrite;
     let mixed = predict(&host(&[&device], 4.0), &[Load::one(&read), Load::one(&write)]).achieved;
     assert!(mixed.iter().all(|achieved| achieved.per_s > 990.0), "{mixed:?}");
+}
+
+prop_compose! {
+    fn any_demand()(
+        clients in 1.0..64.0f64, think_seconds in 0.0..0.1f64, cpu_seconds in 0.0..0.01f64, access in 0usize..4, bytes in 512.0..1e6f64,
+        per_operation in 0.0..10.0f64, purpose in 0usize..3, syncs in 0.0..2.0f64, chain in 1.0..5.0f64, is_shared: bool,
+        working_set in 1u64..1 << 32,
+    ) -> Demand {
+        let access = Access::ALL[access];
+        let purpose = match (purpose, access.is_write()) {
+            (1, false) => Purpose::Cached,
+            (2, true) => Purpose::WriteBack,
+            _ => Purpose::Direct,
+        };
+        Demand {
+            clients,
+            think_seconds,
+            cpu_seconds: cpu_seconds + 1e-6,
+            requests: vec![Requests { access, bytes, per_operation, purpose }],
+            durable: (syncs > 0.5).then_some(Durable { per_operation: syncs, chain, is_shared }),
+            miss_ratios: MissRatios::uniform(Bytes(working_set)),
+            memory: Bytes(0),
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_mix_has_sensible_figures(
+        demands in proptest::collection::vec(any_demand(), 1..6), cpus in 0.5..64.0f64, has_shares: bool, is_journal_shared: bool,
+    ) {
+        let device = serial(0.0005);
+        let devices = [&device];
+        let host = Host { has_shares, is_journal_shared, ..host(&devices, cpus) };
+        let loads: Vec<Load<'_>> = demands.iter().map(Load::one).collect();
+        let prediction = predict(&host, &loads);
+        prop_assert!((0.0..=1.0).contains(&prediction.cpu) && (0.0..=1.0).contains(&prediction.devices[0]));
+        for (demand, achieved) in demands.iter().zip(&prediction.achieved) {
+            let most = demand.clients / (demand.think_seconds + demand.cpu_seconds);
+            prop_assert!(achieved.per_s > 0.0 && achieved.per_s <= most * 1.001, "{achieved:?} {most}");
+            let times = achieved.operation;
+            prop_assert!(times.mean.is_finite() && times.mean > 0.0 && times.p99 >= times.p95, "{achieved:?}");
+            prop_assert!((0.0..=1.0).contains(&achieved.miss), "{achieved:?}");
+        }
+    }
 }

@@ -7,6 +7,7 @@
 mod arguments;
 mod devices;
 mod observation;
+mod plans;
 mod pools;
 mod streams;
 mod tenants;

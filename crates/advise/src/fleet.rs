@@ -1,0 +1,567 @@
+//! The fleet file: hosts, devices and workloads, in TOML. docs/plan.md describes it.
+//!
+//! Owns: its keys, their defaults, and errors that name line and key. Does not: read files; the caller does, also those that the file names.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::demand::{Demand, DeviceCosts, Senseless};
+use bulkhead_core::units::{Bytes, Latency};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use toml::Spanned;
+
+use crate::place::{Apart, Device, Fleet, Group, Machine, Place, Workload};
+
+/// Most hosts and most workloads, after `count`.
+const MAX_HOSTS: usize = 10_000;
+const MAX_WORKLOADS: usize = 100_000;
+
+/// Why a fleet file cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {key}{}{cause}", if key.is_empty() { "" } else { ": " })]
+pub struct FleetError {
+    /// The line, from 1.
+    pub line: usize,
+    /// The key, with the object: `workload mysql: floor`; empty if the file is not TOML.
+    pub key: String,
+    /// What is wrong.
+    pub cause: String,
+}
+
+/// A fleet as it was read, with what a placement does not need.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FleetFile {
+    /// What is to be placed where.
+    pub fleet: Fleet,
+    /// The pool of each device of each host, for commands.
+    pub pools: Vec<Vec<Option<String>>>,
+    /// The volumes of each workload, for commands.
+    pub volumes: Vec<Vec<String>>,
+}
+
+/// Values that were given in the file, or are in another one.
+#[derive(Clone, Debug)]
+enum Given<T> {
+    File(PathBuf),
+    Here(T),
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Given<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Either<T> {
+            type Value = Given<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the path of a file, or a table")
+            }
+
+            fn visit_str<E: de::Error>(self, path: &str) -> Result<Self::Value, E> {
+                Ok(Given::File(path.into()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Given::Here)
+            }
+        }
+
+        deserializer.deserialize_any(Either(PhantomData))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct File {
+    #[serde(default)]
+    floor: f64,
+    #[serde(default)]
+    divided_by: DividedBy,
+    #[serde(default)]
+    layout: Layout,
+    #[serde(default)]
+    device: Vec<Spanned<KindEntry>>,
+    #[serde(default)]
+    host: Vec<Spanned<HostEntry>>,
+    #[serde(default)]
+    workload: Vec<Spanned<WorkloadEntry>>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+enum DividedBy {
+    #[default]
+    Shares,
+    Arrival,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+enum Layout {
+    #[default]
+    Volumes,
+    SharedFileSystem,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct KindEntry {
+    kind: String,
+    costs: Given<DeviceCosts>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct HostEntry {
+    name: String,
+    count: Option<usize>,
+    cpus: f64,
+    memory: String,
+    domain: Option<String>,
+    devices: Vec<DeviceEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct DeviceEntry {
+    name: String,
+    kind: String,
+    space: String,
+    pool: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct WorkloadEntry {
+    name: String,
+    count: Option<usize>,
+    demand: Given<Demand>,
+    share: Option<f64>,
+    space: Option<String>,
+    importance: Option<f64>,
+    floor: Option<f64>,
+    fsync_p99: Option<String>,
+    group: Option<String>,
+    apart: Option<ApartWord>,
+    #[serde(default)]
+    only: Vec<String>,
+    on: Option<String>,
+    #[serde(default)]
+    volumes: Vec<String>,
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq)]
+#[serde(rename_all = "kebab-case")]
+enum ApartWord {
+    Hosts,
+    Domains,
+}
+
+/// A table of the file: where it is, and what it is about.
+struct At<'a> {
+    text: &'a str,
+    from: usize,
+    object: String,
+}
+
+impl At<'_> {
+    /// An error about one of its keys.
+    fn error(&self, key: &str, cause: impl Into<String>) -> FleetError {
+        let line = line_of(self.text, self.from) + self.line_below(&[key]);
+        FleetError { line, key: format!("{}: {key}", self.object), cause: cause.into() }
+    }
+
+    /// An error about a key of the table that one of its keys is.
+    fn senseless(&self, key: &str, error: &Senseless) -> FleetError {
+        let inner = error.key.split(['.', '[']).next().unwrap_or_default();
+        let line = line_of(self.text, self.from) + self.line_below(&[key, inner]);
+        FleetError { line, key: format!("{}: {key}", self.object), cause: error.to_string() }
+    }
+
+    /// The line of the last of nested keys that is found, counted from that of the table, which ends where the next one of a list begins.
+    fn line_below(&self, keys: &[&str]) -> usize {
+        let table = self.text.get(self.from..).unwrap_or_default();
+        let own: Vec<&str> = table
+            .lines()
+            .enumerate()
+            .take_while(|(at, line)| *at == 0 || !line.starts_with("[["))
+            .map(|it| it.1)
+            .collect();
+        let mut at = 0;
+        for key in keys {
+            let is_key = |line: &&str| {
+                let is_header = line.starts_with('[') && line.trim_end().ends_with(&format!(".{key}]"));
+                let rest = line.trim_start().strip_prefix(key).unwrap_or_default();
+                is_header || rest.starts_with('.') || rest.trim_start().starts_with('=')
+            };
+            at += own[at..].iter().position(is_key).unwrap_or_default();
+        }
+        at
+    }
+
+    fn bytes(&self, key: &str, text: &str) -> Result<Bytes, FleetError> {
+        text.parse().map_err(|error: bulkhead_core::units::ParseBytesError| self.error(key, error.to_string()))
+    }
+
+    /// A number above 0.
+    fn positive(&self, key: &str, value: f64) -> Result<f64, FleetError> {
+        if value.is_finite() && value > 0.0 {
+            Ok(value)
+        } else {
+            Err(self.error(key, format!("{value} is not a number above 0")))
+        }
+    }
+
+    fn part(&self, key: &str, value: f64) -> Result<f64, FleetError> {
+        if (0.0..=1.0).contains(&value) {
+            Ok(value)
+        } else {
+            Err(self.error(key, format!("{value} is not between 0 and 1")))
+        }
+    }
+
+    fn name(&self, key: &str, name: &str) -> Result<(), FleetError> {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        // Not an option: names become arguments of printed commands.
+        if name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.len() <= 128 && name.chars().all(is_plain) {
+            return Ok(());
+        }
+        Err(self.error(
+            key,
+            format!("{name:?} is not a name: use letters, digits, '.', '_' and '-', a letter or digit first"),
+        ))
+    }
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.get(..offset).unwrap_or(text).matches('\n').count() + 1
+}
+
+/// Reads a fleet file; `read` returns the text of a file that it names.
+///
+/// # Errors
+/// The first value that cannot be used, with its line and key.
+pub fn parse(text: &str, read: &dyn Fn(&Path) -> Result<String, String>) -> Result<FleetFile, FleetError> {
+    let file: File = toml::from_str(text).map_err(|error| FleetError {
+        line: error.span().map_or(1, |span| line_of(text, span.start)),
+        key: String::new(),
+        cause: error.message().to_owned(),
+    })?;
+    let top = At { text, from: 0, object: "fleet".to_owned() };
+    let mut parser = Parser { floor: top.part("floor", file.floor)?, ..Parser::empty(text, read) };
+    parser.fleet.has_shares = file.divided_by == DividedBy::Shares;
+    parser.fleet.is_journal_shared = file.layout == Layout::SharedFileSystem;
+    file.device.iter().try_for_each(|entry| parser.kind(entry))?;
+    file.host.iter().try_for_each(|entry| parser.host(entry))?;
+    if parser.fleet.machines.is_empty() {
+        return Err(FleetError { line: 1, key: "host".to_owned(), cause: "the fleet has none".to_owned() });
+    }
+    file.workload.iter().try_for_each(|entry| parser.workload(entry))?;
+    Ok(FleetFile { fleet: parser.fleet, pools: parser.pools, volumes: parser.volumes })
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    read: &'a dyn Fn(&Path) -> Result<String, String>,
+    floor: f64,
+    kinds: BTreeMap<String, usize>,
+    machines: BTreeMap<String, usize>,
+    names: BTreeMap<String, usize>,
+    fleet: Fleet,
+    pools: Vec<Vec<Option<String>>>,
+    volumes: Vec<Vec<String>>,
+}
+
+impl<'a> Parser<'a> {
+    fn empty(text: &'a str, read: &'a dyn Fn(&Path) -> Result<String, String>) -> Self {
+        Self {
+            text,
+            read,
+            floor: 0.0,
+            kinds: BTreeMap::new(),
+            machines: BTreeMap::new(),
+            names: BTreeMap::new(),
+            fleet: Fleet::default(),
+            pools: Vec::new(),
+            volumes: Vec::new(),
+        }
+    }
+
+    fn at<T>(&self, entry: &Spanned<T>, object: String) -> At<'a> {
+        At { text: self.text, from: entry.span().start, object }
+    }
+
+    fn given<T: DeserializeOwned + Clone>(&self, at: &At<'_>, key: &str, given: &Given<T>) -> Result<T, FleetError> {
+        match given {
+            Given::Here(value) => Ok(value.clone()),
+            Given::File(path) => {
+                let text = (self.read)(path).map_err(|error| at.error(key, error))?;
+                let parsed = serde_json::from_str(&text);
+                parsed.map_err(|error| at.error(key, format!("{}: {error}", path.display())))
+            }
+        }
+    }
+
+    fn kind(&mut self, entry: &Spanned<KindEntry>) -> Result<(), FleetError> {
+        let its = entry.get_ref();
+        let at = self.at(entry, format!("device {:?}", its.kind));
+        at.name("kind", &its.kind)?;
+        let costs = self.given(&at, "costs", &its.costs)?;
+        costs.check().map_err(|error| at.senseless("costs", &error))?;
+        if self.kinds.insert(its.kind.clone(), self.fleet.costs.len()).is_some() {
+            return Err(at.error("kind", "there is another kind of this name"));
+        }
+        self.fleet.costs.push(costs);
+        Ok(())
+    }
+
+    fn host(&mut self, entry: &Spanned<HostEntry>) -> Result<(), FleetError> {
+        let its = entry.get_ref();
+        let at = self.at(entry, format!("host {:?}", its.name));
+        at.name("name", &its.name)?;
+        let cpus = at.positive("cpus", its.cpus)?;
+        let memory = at.bytes("memory", &its.memory)?;
+        if its.devices.is_empty() {
+            return Err(at.error("devices", "it has none"));
+        }
+        let (mut devices, mut pools) = (Vec::new(), Vec::new());
+        for device in &its.devices {
+            at.name("devices", &device.name)?;
+            let costs = self.kinds.get(&device.kind).copied();
+            let costs = costs
+                .ok_or_else(|| at.error("devices", format!("there is no [[device]] of kind {:?}", device.kind)))?;
+            if devices.iter().any(|other: &Device| other.name == device.name) {
+                return Err(at.error("devices", format!("{:?} is there twice", device.name)));
+            }
+            let space = at.bytes("devices", &device.space)?;
+            devices.push(Device { name: device.name.clone(), costs, space });
+            if let Some(pool) = &device.pool {
+                at.name("devices", pool)?;
+            }
+            pools.push(device.pool.clone());
+        }
+        for name in names(&at, &its.name, its.count, MAX_HOSTS - self.fleet.machines.len())? {
+            if self.machines.insert(name.clone(), self.fleet.machines.len()).is_some() {
+                return Err(at.error("name", format!("there is another host {name:?}")));
+            }
+            let domain = its.domain.clone().unwrap_or_else(|| name.clone());
+            self.fleet.machines.push(Machine { name, domain, cpus, memory, devices: devices.clone() });
+            self.pools.push(pools.clone());
+        }
+        Ok(())
+    }
+
+    fn workload(&mut self, entry: &Spanned<WorkloadEntry>) -> Result<(), FleetError> {
+        let its = entry.get_ref();
+        let at = self.at(entry, format!("workload {:?}", its.name));
+        at.name("name", &its.name)?;
+        let demand = self.given(&at, "demand", &its.demand)?;
+        demand.check().map_err(|error| at.senseless("demand", &error))?;
+        let demand = match self.fleet.demands.iter().position(|known| *known == demand) {
+            Some(known) => known,
+            None => {
+                self.fleet.demands.push(demand);
+                self.fleet.demands.len() - 1
+            }
+        };
+        let group = self.group(&at, its)?;
+        let latency = |text: &String| {
+            let latency: Result<Latency, _> = text.parse();
+            latency.map(|latency| latency.us() as f64 / 1e6).map_err(|error| at.error("fsync-p99", error.to_string()))
+        };
+        let machine = |key: &str, name: &str| {
+            let known = self.machines.get(name).copied();
+            known.ok_or_else(|| at.error(key, format!("there is no host {name:?}")))
+        };
+        let now = its.on.as_ref().map(|on| {
+            let (host, device) =
+                on.split_once('/').ok_or_else(|| at.error("on", format!("{on:?} is not HOST/DEVICE")))?;
+            let machine = machine("on", host)?;
+            let device = self.fleet.machines[machine].devices.iter().position(|its| its.name == device);
+            let device =
+                device.ok_or_else(|| at.error("on", format!("host {host:?} has no device of this name: {on:?}")))?;
+            Ok(Place { machine, device })
+        });
+        let workload = Workload {
+            name: String::new(),
+            demand,
+            share: its.share.map_or(Ok(100.0), |share| at.positive("share", share))?,
+            space: its.space.as_ref().map_or(Ok(Bytes(0)), |space| at.bytes("space", space))?,
+            importance: its.importance.map_or(Ok(1.0), |importance| at.positive("importance", importance))?,
+            floor: its.floor.map_or(Ok(self.floor), |floor| at.part("floor", floor))?,
+            fsync_p99: its.fsync_p99.as_ref().map(latency).transpose()?,
+            group,
+            only: its.only.iter().map(|name| machine("only", name)).collect::<Result<_, _>>()?,
+            now: now.transpose()?,
+        };
+        if its.count.is_some() && !its.volumes.is_empty() {
+            return Err(at.error("volumes", "copies have volumes of their own: list such workloads one by one"));
+        }
+        for name in names(&at, &its.name, its.count, MAX_WORKLOADS - self.fleet.workloads.len())? {
+            if self.names.insert(name.clone(), self.fleet.workloads.len()).is_some() {
+                return Err(at.error("name", format!("there is another workload {name:?}")));
+            }
+            self.fleet.workloads.push(Workload { name, ..workload.clone() });
+            self.volumes.push(its.volumes.clone());
+        }
+        Ok(())
+    }
+
+    /// The index of a workload's group, which its first member defines.
+    fn group(&mut self, at: &At<'_>, entry: &WorkloadEntry) -> Result<Option<usize>, FleetError> {
+        let Some(name) = &entry.group else {
+            return if entry.apart.is_some() { Err(at.error("apart", "it is in no group")) } else { Ok(None) };
+        };
+        let apart = entry.apart.map(|word| if word == ApartWord::Hosts { Apart::Hosts } else { Apart::Domains });
+        match self.fleet.groups.iter().position(|group| group.name == *name) {
+            Some(known) if apart.is_some_and(|apart| apart != self.fleet.groups[known].apart) => {
+                Err(at.error("apart", format!("another member of group {name:?} says otherwise")))
+            }
+            Some(known) => Ok(Some(known)),
+            None => {
+                self.fleet.groups.push(Group { name: name.clone(), apart: apart.unwrap_or(Apart::Hosts) });
+                Ok(Some(self.fleet.groups.len() - 1))
+            }
+        }
+    }
+}
+
+/// The names of `count` objects: the name itself, or with a number.
+fn names(at: &At<'_>, name: &str, count: Option<usize>, most: usize) -> Result<Vec<String>, FleetError> {
+    match count {
+        Some(0) => Err(at.error("count", "0 is not a number of at least 1")),
+        Some(count) if count > most => {
+            Err(at.error("count", format!("{count} are too many: {most} more can be planned")))
+        }
+        None if most == 0 => Err(at.error("name", "there are too many already")),
+        Some(count) => Ok((1..=count).map(|number| format!("{name}-{number}")).collect()),
+        None => Ok(vec![name.to_owned()]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COSTS: &str = r#"{
+        "random-read": {"small": {"latency-us": 80, "per-s": 50000}, "large": {"latency-us": 300, "per-s": 4000}},
+        "sequential-read": {"small": {"latency-us": 60, "per-s": 60000}, "large": {"latency-us": 300, "per-s": 4000}},
+        "random-write": {"small": {"latency-us": 40, "per-s": 40000}, "large": {"latency-us": 300, "per-s": 3000}},
+        "sequential-write": {"small": {"latency-us": 40, "per-s": 40000}, "large": {"latency-us": 300, "per-s": 3000}},
+        "durable-write": {"latency-us": 500, "per-s": 4000}, "read-write-sharing": 0.5, "sequential-run": 2}"#;
+
+    const FLEET: &str = r#"
+floor = 0.25
+
+[[device]]
+kind = "nvme"
+costs = "nvme.json"
+
+[[host]]
+name = "h"
+count = 2
+cpus = 8
+memory = "32G"
+domain = "rack-1"
+devices = [{ name = "n0", kind = "nvme", space = "1T", pool = "fast" }]
+
+[[workload]]
+name = "mysql"
+count = 2
+space = "100G"
+group = "db"
+apart = "hosts"
+fsync-p99 = "20ms"
+on = "h-1/n0"
+[workload.demand]
+clients = 8
+cpu-seconds = 0.0001
+durable = { per-operation = 1, chain = 2, is-shared = true }
+
+[[workload]]
+name = "log"
+floor = 0.1
+only = ["h-2"]
+demand = { clients = 1, cpu-seconds = 0.00001, requests = [
+    { access = "sequential-write", bytes = 131072, per-operation = 1, purpose = "write-back" }] }
+"#;
+
+    fn read(path: &Path) -> Result<String, String> {
+        if path == Path::new("nvme.json") {
+            Ok(COSTS.to_owned())
+        } else {
+            Err(format!("{}: there is no such file", path.display()))
+        }
+    }
+
+    fn refused(from: &str, to: &str) -> String {
+        assert!(FLEET.contains(from), "{from}");
+        parse(&FLEET.replace(from, to), &read).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_fleet_is_read_and_placed() {
+        let file = parse(FLEET, &read).unwrap();
+        let fleet = &file.fleet;
+        let names: Vec<&str> = fleet.workloads.iter().map(|workload| workload.name.as_str()).collect();
+        assert_eq!(names, ["mysql-1", "mysql-2", "log"]);
+        assert_eq!(fleet.machines.iter().map(|machine| machine.name.as_str()).collect::<Vec<_>>(), ["h-1", "h-2"]);
+        assert_eq!((fleet.demands.len(), fleet.groups.len(), fleet.has_shares), (2, 1, true));
+        assert_eq!(fleet.workloads[0].now, Some(Place { machine: 0, device: 0 }));
+        assert_eq!((fleet.workloads[0].floor, fleet.workloads[2].floor), (0.25, 0.1));
+        assert_eq!((fleet.workloads[0].fsync_p99, &fleet.workloads[2].only), (Some(0.02), &vec![1]));
+        assert_eq!(file.pools[1], [Some("fast".to_owned())]);
+        assert_eq!(crate::place::place(fleet).broken, []);
+    }
+
+    #[test]
+    fn errors_name_line_and_key() {
+        for (from, to, message) in [
+            ("floor = 0.25", "floor = 1.5", "line 2: fleet: floor: 1.5 is not between 0 and 1"),
+            ("\"nvme.json\"", "\"x.json\"", "line 6: device \"nvme\": costs: x.json: there is no such file"),
+            ("cpus = 8", "cpus = nan", "line 11: host \"h\": cpus: NaN is not a number above 0"),
+            (
+                "memory = \"32G\"",
+                "memory = \"32X\"",
+                "line 12: host \"h\": memory: \"32X\" has an unknown unit: use K, M, G, T or KiB, MiB, GiB, TiB",
+            ),
+            (
+                "kind = \"nvme\", space",
+                "kind = \"ssd\", space",
+                "line 14: host \"h\": devices: there is no [[device]] of kind \"ssd\"",
+            ),
+            (
+                "count = 2\nspace",
+                "count = 0\nspace",
+                "line 18: workload \"mysql\": count: 0 is not a number of at least 1",
+            ),
+            ("on = \"h-1/n0\"", "on = \"h-3/n0\"", "line 23: workload \"mysql\": on: there is no host \"h-3\""),
+            ("on = \"h-1/n0\"", "on = \"h-1\"", "line 23: workload \"mysql\": on: \"h-1\" is not HOST/DEVICE"),
+            ("fsync-p99 = \"20ms\"", "fsync-p99 = \"soon\"", "line 22: workload \"mysql\": fsync-p99: "),
+            (
+                "cpu-seconds = 0.0001\n",
+                "cpu-seconds = -1\n",
+                "line 26: workload \"mysql\": demand: cpu-seconds: -1 is not a number of at least 0",
+            ),
+            ("only = [\"h-2\"]", "only = [\"h-9\"]", "line 32: workload \"log\": only: there is no host \"h-9\""),
+            (
+                "name = \"log\"",
+                "name = \"mysql-2\"",
+                "line 30: workload \"mysql-2\": name: there is another workload \"mysql-2\"",
+            ),
+            ("name = \"log\"", "name = \"../x\"", "line 30: workload \"../x\": name: \"../x\" is not a name"),
+            ("count = 2\ncpus", "count = 20000\ncpus", "line 10: host \"h\": count: 20000 are too many"),
+            ("apart = \"hosts\"", "apart = \"racks\"", "line 21: unknown variant `racks`"),
+            ("space = \"100G\"", "spaace = \"100G\"", "line 19: unknown field `spaace`"),
+            ("floor = 0.1", "floor = = 0.1", "line 31: "),
+        ] {
+            let found = refused(from, to);
+            assert!(found.starts_with(message), "{found}\n{message}");
+        }
+        assert_eq!(parse("", &read).unwrap_err().to_string(), "line 1: host: the fleet has none");
+    }
+}
