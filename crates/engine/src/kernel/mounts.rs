@@ -126,6 +126,15 @@ impl Kernel {
             .hint("repeat the request; the kernel log has errors of the device"))
     }
 
+    /// Waits for the end of the file system on a device that no process has mounted any more: whoever had the last mount may still be ending it
+    /// (see [`Self::unmount`]; that request may have been cut off). Returns `false` if some process has it mounted, or it does not end.
+    pub(super) fn ends_meanwhile(&self, name: &str) -> bool {
+        let Some(dev) = block::devno_of_name(&self.roots, name) else { return false };
+        let thread = LogThread::find(&self.roots, name).ok().flatten();
+        self.users_of(dev).is_empty()
+            && thread.is_none_or(|thread| thread.wait_until_gone(&self.roots, FILE_SYSTEM_END_LIMIT))
+    }
+
     fn users_of(&self, dev: DevNo) -> String {
         let users = mount::mounts_of_device(&self.roots, dev).map(|users| users.mounts).unwrap_or_default();
         let own = std::process::id();

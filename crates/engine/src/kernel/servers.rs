@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bulkhead_core::action::ServerAction;
 use bulkhead_core::backend::device_owner;
@@ -20,7 +20,7 @@ use bulkhead_core::reason::Reason;
 use bulkhead_core::serve::{self, ServeSpec};
 use bulkhead_core::units::Bytes;
 use bulkhead_formats::layer::{self, LayerError};
-use bulkhead_formats::servers::{self, lvm};
+use bulkhead_formats::servers::{self, RemovalError, lvm};
 use bulkhead_sys::loopdev::{self, AttachOptions, LoopInfo};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::Tool;
@@ -35,6 +35,9 @@ use crate::host::OpenDevice;
 
 /// How long starting a server may take: it waits for the requests in progress of its predecessor.
 const START_LIMIT: Duration = Duration::from_secs(120);
+/// How long the kernel keeps a device after its file system has ended, and between two attempts.
+const RELEASE_LIMIT: Duration = Duration::from_secs(2);
+const RELEASE_POLL: Duration = Duration::from_millis(20);
 
 /// How long stopping a server may take: its requests in progress may wait for a slow disk.
 const SERVER_END_LIMIT: Duration = Duration::from_secs(60);
@@ -186,7 +189,15 @@ impl Kernel {
         // A server that is being started gets its device first.
         let starting = servers::lock(&self.roots, volume, START_LIMIT).map_err(|e| e.fault(object()))?;
         if let Some((mut control, device)) = self.device_of(image, volume)? {
-            servers::remove(&mut control, &self.roots, &device).map_err(|e| e.fault(object()))?;
+            let mut removed = servers::remove(&mut control, &self.roots, &device);
+            if is_busy(&removed) && self.ends_meanwhile(&device.name()) {
+                let give_up = Instant::now() + RELEASE_LIMIT;
+                while is_busy(&removed) && Instant::now() < give_up {
+                    process::pause(RELEASE_POLL);
+                    removed = servers::remove(&mut control, &self.roots, &device);
+                }
+            }
+            removed.map_err(|e| e.fault(object()))?;
             // It was stopped on purpose: its log is not needed.
             servers::clean_up(&self.roots, volume).map_err(|e| e.fault(object()))?;
             return Ok(Outcome {
@@ -391,6 +402,11 @@ fn activate_below(node: &Path) {
     {
         tracing::warn!(volume = %node.display(), why = chain(&error), "no page cache can be shared with it");
     }
+}
+
+/// Whether a device could not be removed because it is in use.
+fn is_busy(removed: &Result<(), RemovalError>) -> bool {
+    matches!(removed, Err(RemovalError::Ublk(UblkError::Busy { .. })))
 }
 
 /// The process that serves a device, if it is running.
