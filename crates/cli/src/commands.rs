@@ -292,5 +292,9 @@ async fn device(command: DeviceCommand, client: &Client, output: &Output) -> Res
             show::done(output, &format!("device {device}"), "changed", &done)
         }
         DeviceCommand::Calibrate(args) => calibrate::run(args, client, output).await,
+        // Runs in this process, see main.rs.
+        other @ DeviceCommand::Costs(_) => {
+            Err(invalid("command line", format!("{other:?} is not a request to the daemon")))
+        }
     }
 }

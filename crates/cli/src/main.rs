@@ -11,6 +11,7 @@ mod blame;
 mod blockd;
 mod calibrate;
 mod commands;
+mod costs;
 mod csi;
 mod daemon;
 mod demo;
@@ -47,7 +48,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_engine::kernel::subprocess;
 use clap::Parser as _;
 
-use crate::args::{Cli, Command, Format, JournalCommand};
+use crate::args::{Cli, Command, DeviceCommand, Format, JournalCommand};
 use crate::observe::Source;
 use crate::output::Output;
 
@@ -82,6 +83,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Load(args) => bulkhead_measure::load::main(&args)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| demo::fault("experiment", error)),
+        Command::Device(DeviceCommand::Costs(args)) => costs::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(&args, cli.socket, output).map(|()| ExitCode::SUCCESS),
         Command::Blame(args) => {
             blame::run(&args, &Source::open(cli.socket, output)?, output).map(|()| ExitCode::SUCCESS)

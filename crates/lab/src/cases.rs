@@ -24,6 +24,7 @@ mod nest;
 mod observe;
 mod observe_faults;
 mod plain;
+mod plan;
 mod service;
 mod sharing;
 mod slow;
@@ -64,6 +65,7 @@ const LONG: &[(&str, &str)] = &[
     ("observation_under_stress", "journal_attribution"),
     ("peers_hold", "peers_share"),
     ("plain_processes", "systemd_slices"),
+    ("plan_costs", "doctor_faults"),
     ("podman_runtime", "docker_in_slice"),
     ("podman_volumes", "docker_volumes"),
     ("send_receive_others", "send_receive"),
@@ -107,6 +109,7 @@ pub fn all() -> Vec<&'static Case> {
         docker::CASES,
         doctor::CASES,
         nest::CASES,
+        plan::CASES,
         csi::CASES,
         slow::CASES,
         tenants::CASES,

@@ -11,6 +11,7 @@
 pub mod calibrate;
 pub mod cgroup_run;
 pub mod cleanup;
+pub mod costs;
 pub mod experiment;
 pub mod image;
 pub mod isolation;

@@ -1,5 +1,7 @@
 //! Arguments of `bulkhead device`.
 
+use std::path::PathBuf;
+
 use bulkhead_core::model::Policy;
 use bulkhead_measure::calibrate::IocostLines;
 use clap::{Args, Subcommand, ValueEnum};
@@ -31,6 +33,21 @@ pub(crate) enum DeviceCommand {
     /// the end. The device should be idle otherwise; its controller is disabled in the meantime. Requires fio. --dry-run shows what storing
     /// the lines would change, and is refused for a measurement.
     Calibrate(CalibrateArgs),
+    /// Measure what the requests of a device cost, for `bulkhead plan`, and print it as JSON
+    ///
+    /// Reads and writes a file without a name in the given directory for about two minutes; it disappears at the end. The device should be idle
+    /// otherwise, and the file as large as the data that will be there: an arm has a longer way on more of the disk. Needs no daemon. Requires
+    /// fio.
+    Costs(CostsArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CostsArgs {
+    /// Directory on the device, in which the file is made
+    pub(crate) directory: PathBuf,
+    /// Size of the file, at least 256 MiB [default: a quarter of the free space, at most 4 GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) size: Option<String>,
 }
 
 #[derive(Debug, Args)]

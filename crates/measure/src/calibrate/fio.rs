@@ -175,9 +175,16 @@ pub fn version() -> Option<String> {
 /// # Errors
 /// If fio is missing, fails, or reports nothing.
 pub fn run(tool: &Tool) -> Result<Report> {
-    let output = tool.run().context("the device cannot be measured")?;
+    parse(tool, &tool.run().context("the device cannot be measured")?.stdout)
+}
+
+/// Parses fio's report.
+///
+/// # Errors
+/// If it is none.
+pub fn parse(tool: &Tool, stdout: &str) -> Result<Report> {
     // Warnings precede the JSON.
-    let json = output.stdout.find('{').map_or("", |begin| &output.stdout[begin..]);
+    let json = stdout.find('{').map_or("", |begin| &stdout[begin..]);
     serde_json::from_str(json).with_context(|| format!("fio's report cannot be read: {}", tool.command_line()))
 }
 
