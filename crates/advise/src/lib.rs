@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod course;
 pub mod fleet;
 pub mod place;
 pub mod predict;

@@ -9,6 +9,7 @@ pub(crate) mod journal_cost;
 pub(crate) mod journal_fsync;
 pub(crate) mod kubernetes;
 pub(crate) mod launch_storm;
+pub(crate) mod scaling;
 pub(crate) mod share_correction;
 mod sharing;
 pub(crate) mod volume_overhead;

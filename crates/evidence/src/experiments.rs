@@ -12,10 +12,10 @@ use bulkhead_sys::roots::Roots;
 
 pub use crate::experiment::attribution::OVERHEAD;
 use crate::experiment::{
-    attribution, churn, clone_read, disk_models, journal_cost, journal_fsync, kubernetes, launch_storm,
+    attribution, churn, clone_read, disk_models, journal_cost, journal_fsync, kubernetes, launch_storm, scaling,
     share_correction, volume_overhead,
 };
-use crate::judge::{Case, charges, clones, isolation, nested, volumes};
+use crate::judge::{Case, charges, clones, isolation, nested, planning, volumes};
 use crate::report::about;
 use crate::served;
 
@@ -106,6 +106,7 @@ pub const ALL: &[Entry] = &[
         about: about::LAUNCH_STORM,
     },
     Entry { method: nest::METHOD, disks: &["hdd", "nvme"], judge: nested::matrix, about: about::NESTED_MATRIX },
+    Entry { method: scaling::METHOD, disks: &["hdd", "ssd", "nvme"], judge: planning::scaling, about: about::SCALING },
     Entry { method: kubernetes::METHOD, disks: &["hdd"], judge: isolation::kubernetes, about: about::KUBERNETES },
     Entry {
         method: disk_models::METHOD,

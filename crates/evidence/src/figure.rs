@@ -173,3 +173,19 @@ pub(crate) const KNOWN: [&str; 43] = [
     POD_FSYNC_MEAN_MS,
     POD_FSYNC_P99_MS,
 ];
+/// Operations per second of all copies of a workload together.
+pub(crate) const OPS_PER_S: &str = "ops_per_s";
+/// Those of the slowest copy.
+pub(crate) const LEAST_OPS_PER_S: &str = "least_ops_per_s";
+/// Jain's index of the copies' throughputs, 0 to 1.
+pub(crate) const FAIRNESS: &str = "fairness";
+/// 99th percentile of their operations, mean of the copies.
+pub(crate) const P99_MS: &str = "p99_ms";
+/// Reads of the device for each operation.
+pub(crate) const DEVICE_READS_PER_OP: &str = "device_reads_per_op";
+/// Predictions, made before the run that they are compared with.
+pub(crate) const PREDICTED_PER_S: &str = "predicted_ops_per_s";
+pub(crate) const PREDICTED_P99_MS: &str = "predicted_p99_ms";
+pub(crate) const PREDICTED_MISS: &str = "predicted_miss_ratio";
+pub(crate) const PREDICTED_BUSY_PCT: &str = "predicted_device_busy_pct";
+pub(crate) const PREDICTED_CPU_PCT: &str = "predicted_cpu_pct";

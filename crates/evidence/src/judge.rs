@@ -7,6 +7,7 @@ pub(crate) mod charges;
 pub(crate) mod clones;
 pub(crate) mod isolation;
 pub(crate) mod nested;
+pub(crate) mod planning;
 mod thresholds;
 pub(crate) mod volumes;
 
@@ -217,6 +218,9 @@ fn may_be_0(what: &str) -> bool {
         "miss cost",
         "saved",
         "deviation",
+        "error",
+        "knee",
+        "valley found",
     ]
     .iter()
     .any(|end| what.ends_with(end))

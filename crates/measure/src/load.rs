@@ -62,6 +62,10 @@ pub enum LoadKind {
     HighFsync,
     /// 4 KiB direct writes at random places, each with fdatasync.
     RandomSync,
+    /// 4 KiB direct reads at random places.
+    RandomRead,
+    /// 4 KiB reads at random places through the page cache.
+    CachedRead,
     /// Sequential 128 KiB direct writes.
     SequentialDirect,
     /// Sequential 128 KiB direct reads.
@@ -91,6 +95,8 @@ impl LoadKind {
             Self::LowFsync => "low-fsync",
             Self::HighFsync => "high-fsync",
             Self::RandomSync => "random-sync",
+            Self::RandomRead => "random-read",
+            Self::CachedRead => "cached-read",
             Self::SequentialDirect => "sequential-direct",
             Self::SequentialRead => "sequential-read",
             Self::Mkdirs => "mkdirs",
@@ -136,7 +142,7 @@ pub struct LoadArgs {
     /// file-server, web-server, mail-server: number of files (default: Filebench's).
     #[arg(long)]
     pub files: Option<u64>,
-    /// random-sync, sequential-direct, sequential-read: this block device instead of a file; its data is lost.
+    /// random-sync, random-read, cached-read, sequential-direct, sequential-read: this block device instead of a file; its data is lost.
     #[arg(long)]
     pub on: Option<PathBuf>,
 }
@@ -280,9 +286,11 @@ pub fn run(
         LoadKind::Mkdirs => Box::new(mkdirs::Mkdirs::prepare(args)?),
         LoadKind::FileServer | LoadKind::WebServer | LoadKind::MailServer => Box::new(servers::Server::prepare(args)?),
         LoadKind::DatabaseServer => Box::new(database::Database::prepare(args)?),
-        LoadKind::RandomSync | LoadKind::SequentialDirect | LoadKind::SequentialRead => {
-            Box::new(direct::Direct::prepare(args)?)
-        }
+        LoadKind::RandomSync
+        | LoadKind::RandomRead
+        | LoadKind::CachedRead
+        | LoadKind::SequentialDirect
+        | LoadKind::SequentialRead => Box::new(direct::Direct::prepare(args)?),
     };
     say(WAITING)?;
     barrier()?;

@@ -30,7 +30,7 @@ const fn demand(row: &'static str, what: &'static str, bound: Bound) -> Threshol
 }
 
 /// All thresholds, grouped by the text of their target.
-pub(super) const THRESHOLDS: [Threshold; 111] = [
+pub(super) const THRESHOLDS: [Threshold; 128] = [
     // "hdd: (a) <= 1.4x, p99 <= 2x; (b) <= 1.6x, p99 <= 2x; (c) <= 1.6x"; a p99 of 2x is asked of (c) too
     demand("fsync-probe", "streams mean", Bound::AtMost(Limits::STREAMS.mean)),
     demand("fsync-probe", "streams p99", Bound::AtMost(Limits::STREAMS.p99)),
@@ -165,4 +165,22 @@ pub(super) const THRESHOLDS: [Threshold; 111] = [
     demand("nested-matrix", "file-server of the device", Bound::Reported),
     demand("nested-matrix", "mail-server of the device", Bound::Reported),
     demand("nested-matrix", "database-server of the device", Bound::Reported),
+    // "model predicts throughput within 10 points, knee within +-1, finds the valley; chosen N and mix reach >= 95 % of the best measured"
+    demand("scaling", "random-read error", Bound::AtMost(10.0)),
+    demand("scaling", "random-read knee", Bound::AtMost(1.0)),
+    demand("scaling", "random-read chosen", Bound::AtLeast(95.0)),
+    demand("scaling", "random-read gain", Bound::Reported),
+    demand("scaling", "cached-read error", Bound::AtMost(10.0)),
+    demand("scaling", "cached-read knee", Bound::AtMost(1.0)),
+    demand("scaling", "cached-read chosen", Bound::AtLeast(95.0)),
+    demand("scaling", "cached-read gain", Bound::Reported),
+    demand("scaling", "durable-write error", Bound::AtMost(10.0)),
+    demand("scaling", "durable-write knee", Bound::AtMost(1.0)),
+    demand("scaling", "durable-write chosen", Bound::AtLeast(95.0)),
+    demand("scaling", "durable-write gain", Bound::Reported),
+    demand("scaling", "sequential-write error", Bound::AtMost(10.0)),
+    demand("scaling", "sequential-write knee", Bound::AtMost(1.0)),
+    demand("scaling", "sequential-write chosen", Bound::AtLeast(95.0)),
+    demand("scaling", "sequential-write gain", Bound::Reported),
+    demand("scaling", "valley found", Bound::AtLeast(1.0)),
 ];

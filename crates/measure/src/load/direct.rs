@@ -1,7 +1,7 @@
-//! `random-sync`, `sequential-direct` and `sequential-read`: the overhead of a volume, without the page cache.
+//! `random-sync`, `random-read`, `cached-read`, `sequential-direct` and `sequential-read`: I/O of one kind to blocks that have been written before.
 //!
-//! With `O_DIRECT`, to blocks that have been written before: random 4 KiB writes, each followed by fdatasync, from one or more threads;
-//! sequential 128 KiB writes or reads from one thread. On a file in a directory, or on a block device (`--on`), whose data is lost.
+//! With `O_DIRECT` except `cached-read`: random 4 KiB writes, each followed by fdatasync, or reads, from one or more threads; sequential 128 KiB
+//! writes or reads from one thread. On a file in a directory, or on a block device (`--on`), whose data is lost.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -24,6 +24,10 @@ pub(super) struct Direct {
     kind: LoadKind,
     size_bytes: u64,
     n_threads: usize,
+}
+
+fn is_random(kind: LoadKind) -> bool {
+    matches!(kind, LoadKind::RandomSync | LoadKind::RandomRead | LoadKind::CachedRead)
 }
 
 /// Bytes at an aligned address.
@@ -56,7 +60,7 @@ impl Direct {
         if size_bytes == 0 {
             bail!("--file-bytes must be at least {SEQUENTIAL_BYTES}");
         }
-        let n_threads = if args.kind == LoadKind::RandomSync { args.threads.unwrap_or(1).max(1) } else { 1 };
+        let n_threads = if is_random(args.kind) { args.threads.unwrap_or(1).max(1) } else { 1 };
         let path = args.on.clone().unwrap_or_else(|| args.dir.join("direct"));
         let load = Self { path, is_ours: args.on.is_none(), kind: args.kind, size_bytes, n_threads };
         if load.is_ours {
@@ -72,9 +76,10 @@ impl Direct {
     }
 
     fn open(&self) -> Result<File> {
-        let flag = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).context("O_DIRECT is no flag of open(2)")?;
+        let direct = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).context("O_DIRECT is no flag of open(2)")?;
+        let flag = if self.kind == LoadKind::CachedRead { 0 } else { direct };
         let opened = OpenOptions::new().read(true).write(true).custom_flags(flag).open(&self.path);
-        opened.with_context(|| format!("cannot open {} with O_DIRECT", self.path.display()))
+        opened.with_context(|| format!("cannot open {}, with O_DIRECT unless it is to be cached", self.path.display()))
     }
 }
 
@@ -85,7 +90,9 @@ impl Load for Direct {
 
     fn work(&self, index: usize, window: &Window) -> Result<Tally> {
         let context = || format!("cannot use {}", self.path.display());
-        let (is_random, is_read) = (self.kind == LoadKind::RandomSync, self.kind == LoadKind::SequentialRead);
+        let is_random = is_random(self.kind);
+        let is_read = matches!(self.kind, LoadKind::SequentialRead | LoadKind::RandomRead | LoadKind::CachedRead);
+        let is_durable = self.kind == LoadKind::RandomSync;
         let n_bytes = if is_random { RANDOM_BYTES } else { SEQUENTIAL_BYTES };
         let (file, mut block) = (self.open()?, Aligned::new(n_bytes));
         let n_blocks = self.size_bytes / n_bytes as u64;
@@ -102,7 +109,7 @@ impl Load for Direct {
             } else {
                 file.write_all_at(block.bytes(), at * n_bytes as u64).with_context(context)?;
             }
-            if is_random {
+            if is_durable {
                 file.sync_data().with_context(context)?;
             }
             let end = Instant::now();
@@ -112,8 +119,11 @@ impl Load for Direct {
             }
             if window.holds(end) {
                 tally.ops += 1;
+                if is_read {
+                    tally.op_ms.push(ms_between(begin, end));
+                }
                 tally.written_bytes += if is_read { 0 } else { n_bytes as u64 };
-                tally.synced_bytes += if is_random { n_bytes as u64 } else { 0 };
+                tally.synced_bytes += if is_durable { n_bytes as u64 } else { 0 };
             }
         }
         Ok(tally)

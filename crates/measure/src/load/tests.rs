@@ -71,8 +71,11 @@ fn every_load_counts_what_it_did_and_leaves_nothing() {
     assert!(storm.tally.ops > 0 && storm.tally.written_bytes > 0, "{storm:?}");
     let direct = short(LoadKind::SequentialDirect);
     assert!(direct.tally.ops > 0 && direct.tally.synced_bytes == 0, "{direct:?}");
-    let reads = short(LoadKind::SequentialRead);
-    assert!(reads.tally.ops > 0 && reads.tally.written_bytes == 0, "{reads:?}");
+    for kind in [LoadKind::SequentialRead, LoadKind::RandomRead, LoadKind::CachedRead] {
+        let reads = short(kind);
+        assert!(reads.tally.ops > 0 && reads.tally.written_bytes == 0, "{reads:?}");
+        assert_eq!(reads.tally.op_ms.n(), reads.tally.ops, "{kind:?}");
+    }
     let mkdirs = short(LoadKind::Mkdirs);
     // Each thread 20 in 10 ms; a busy machine may do fewer.
     assert!((1..=2400).contains(&mkdirs.tally.ops) && mkdirs.tally.missed_ops <= 2400, "{mkdirs:?}");
