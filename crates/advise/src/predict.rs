@@ -13,12 +13,15 @@ mod device;
 mod journal;
 mod network;
 mod quantile;
+mod state;
+mod visits;
 
 use bulkhead_core::demand::{Demand, DeviceCosts, Senseless};
 use bulkhead_core::units::Bytes;
 
+pub use network::predict;
 pub(crate) use network::predict_within;
-pub use network::{least_use, predict};
+pub use visits::least_use;
 
 /// What the workloads share.
 #[derive(Clone, Copy, Debug)]

@@ -12,8 +12,8 @@ use bulkhead_sys::roots::Roots;
 
 pub use crate::experiment::attribution::OVERHEAD;
 use crate::experiment::{
-    attribution, churn, clone_read, disk_models, journal_cost, journal_fsync, kubernetes, launch_storm, scaling,
-    share_correction, volume_overhead,
+    attribution, churn, clone_read, disk_models, journal_cost, journal_fsync, kubernetes, launch_storm, mixing,
+    scaling, share_correction, volume_overhead,
 };
 use crate::judge::{Case, charges, clones, isolation, nested, planning, volumes};
 use crate::report::about;
@@ -107,6 +107,7 @@ pub const ALL: &[Entry] = &[
     },
     Entry { method: nest::METHOD, disks: &["hdd", "nvme"], judge: nested::matrix, about: about::NESTED_MATRIX },
     Entry { method: scaling::METHOD, disks: &["hdd", "ssd", "nvme"], judge: planning::scaling, about: about::SCALING },
+    Entry { method: mixing::METHOD, disks: &["hdd", "ssd", "nvme"], judge: planning::mixing, about: about::MIXING },
     Entry { method: kubernetes::METHOD, disks: &["hdd"], judge: isolation::kubernetes, about: about::KUBERNETES },
     Entry {
         method: disk_models::METHOD,

@@ -189,3 +189,8 @@ pub(crate) const PREDICTED_P99_MS: &str = "predicted_p99_ms";
 pub(crate) const PREDICTED_MISS: &str = "predicted_miss_ratio";
 pub(crate) const PREDICTED_BUSY_PCT: &str = "predicted_device_busy_pct";
 pub(crate) const PREDICTED_CPU_PCT: &str = "predicted_cpu_pct";
+/// Throughput of a copy of the first and of the second workload of a pair, as parts of those alone; and as predicted.
+pub(crate) const NORMALISED_A: &str = "normalised_a";
+pub(crate) const NORMALISED_B: &str = "normalised_b";
+pub(crate) const PREDICTED_A: &str = "predicted_a";
+pub(crate) const PREDICTED_B: &str = "predicted_b";

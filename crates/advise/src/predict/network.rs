@@ -1,11 +1,13 @@
 //! The network's equations, iterated until they hold.
 
-use bulkhead_core::demand::{Demand, DeviceCosts, Purpose, Requests};
+use bulkhead_core::demand::{DeviceCosts, Purpose, Requests};
 
 use super::cache::{Reader, miss_ratios};
-use super::device::{self, Service};
+use super::device;
 use super::journal::{Fsync, Syncs, fsync};
 use super::quantile::times;
+use super::state::{State, Waits};
+use super::visits::{Visits, queued_variance, requests_of};
 use super::{Achieved, Host, Limit, Load, Prediction};
 
 /// Requests that the kernel writes back at a time for one workload: it submits more only when some of these are done.
@@ -19,140 +21,6 @@ const STEPS: [f64; 2] = [0.7, 0.3];
 const LONG_STEPS: usize = 100;
 /// Use of a resource from which on it is a limit.
 const BUSY: f64 = 0.85;
-
-/// A load's customers at the stations, and what it achieves: for one copy.
-#[derive(Clone, Copy, Debug, Default)]
-struct State {
-    per_s: f64,
-    /// Customers at the processors.
-    cpu: f64,
-    /// Work of its requests at the device, seconds: reads, writes that an operation waits for, and pages that are written back.
-    reads: f64,
-    writes: f64,
-    back: f64,
-    /// Work of its commits at the device, seconds.
-    syncs: f64,
-    /// Time by which write-back delays an operation, seconds.
-    throttle: f64,
-    /// Parts of the device's time that its reads and its writes use.
-    reading: f64,
-    writing: f64,
-    /// What its requests wait for at the device, seconds.
-    waits: Waits,
-}
-
-impl State {
-    /// The largest relative change to the next state.
-    fn change(&self, next: &Self) -> f64 {
-        let pairs = [
-            (self.per_s, next.per_s),
-            (self.cpu, next.cpu),
-            (self.reads, next.reads),
-            (self.writes, next.writes),
-            (self.back, next.back),
-            (self.syncs, next.syncs),
-            (self.throttle, next.throttle),
-        ];
-        pairs.into_iter().map(|(from, to)| (to - from).abs() / from.abs().max(to.abs()).max(1e-12)).fold(0.0, f64::max)
-    }
-
-    /// A part of the way to the next state.
-    fn blend(&self, next: &Self, part: f64) -> Self {
-        let mix = |from: f64, to: f64| from + (to - from) * part;
-        Self {
-            per_s: mix(self.per_s, next.per_s),
-            cpu: mix(self.cpu, next.cpu),
-            reads: mix(self.reads, next.reads),
-            writes: mix(self.writes, next.writes),
-            back: mix(self.back, next.back),
-            syncs: mix(self.syncs, next.syncs),
-            throttle: mix(self.throttle, next.throttle),
-            reading: mix(self.reading, next.reading),
-            writing: mix(self.writing, next.writing),
-            waits: self.waits.map(next.waits, mix),
-        }
-    }
-}
-
-/// The requests of an operation of one direction.
-#[derive(Clone, Copy, Debug, Default)]
-struct Part {
-    n: f64,
-    /// Sums over the `n`, seconds.
-    occupies: f64,
-    delay: f64,
-    /// Sum of the squares of `occupies`.
-    squares: f64,
-    /// Variance of their number.
-    spread: f64,
-}
-
-impl Part {
-    fn add(&mut self, n: f64, service: Service, spread: f64) {
-        self.n += n;
-        self.occupies += n * service.occupies;
-        self.delay += n * service.delay;
-        self.squares += n * service.occupies * service.occupies;
-        self.spread += spread;
-    }
-
-    /// Mean time for which one of them occupies the device.
-    fn mean(&self) -> f64 {
-        if self.n > 0.0 { self.occupies / self.n } else { 0.0 }
-    }
-
-    /// Work of them at the device on average, for each that arrives per second; each waits.
-    fn work(&self, wait: f64) -> f64 {
-        self.squares + self.occupies * wait
-    }
-
-    /// Whole time of all of them, if each waits.
-    fn seconds(&self, wait: f64) -> f64 {
-        self.occupies + self.delay + self.n * wait
-    }
-
-    /// Variance of that time, if those that one waits for occupy the device for `one` each on average.
-    fn variance(&self, wait: f64, one: f64) -> f64 {
-        if self.n <= 0.0 {
-            return 0.0;
-        }
-        let whole = self.seconds(wait) / self.n;
-        self.n * queued_variance(self.mean(), wait, one) + self.spread * whole * whole
-    }
-}
-
-/// What an operation asks of the device.
-#[derive(Clone, Copy, Debug, Default)]
-struct Visits {
-    reads: Part,
-    writes: Part,
-    back: Part,
-    /// One durable write.
-    durable: Service,
-    miss: f64,
-    /// Cached reads for each operation, bytes.
-    cached: f64,
-}
-
-/// What each of a load's requests waits for at the device, seconds.
-#[derive(Clone, Copy, Debug, Default)]
-struct Waits {
-    reads: f64,
-    writes: f64,
-    back: f64,
-    syncs: f64,
-}
-
-impl Waits {
-    fn map(self, other: Self, change: impl Fn(f64, f64) -> f64) -> Self {
-        Self {
-            reads: change(self.reads, other.reads),
-            writes: change(self.writes, other.writes),
-            back: change(self.back, other.back),
-            syncs: change(self.syncs, other.syncs),
-        }
-    }
-}
 
 /// The predicted throughput and times of each load. The values of host and loads must have been checked.
 #[must_use]
@@ -456,36 +324,6 @@ impl<'a> Network<'a> {
         }
         (n > 0.0).then(|| seconds / n)
     }
-}
-
-/// Variance of a time in a queue: of the service itself, and of waiting for others of a mean size, both exponential, whose number varies, too.
-fn queued_variance(service: f64, wait: f64, one: f64) -> f64 {
-    service * service + 2.0 * wait * one
-}
-
-/// Seconds for which an operation occupies a device at least: with reads and with writes, whatever runs beside it.
-#[must_use]
-pub fn least_use(demand: &Demand, costs: &DeviceCosts) -> (f64, f64) {
-    let miss = demand.miss_ratios.0.last().map_or(1.0, |point| point.miss);
-    let (mut reads, mut writes) = (0.0, 0.0);
-    for requests in &demand.requests {
-        let n = requests.per_operation * if requests.purpose == Purpose::Cached { miss } else { 1.0 };
-        let seconds = n * device::undisturbed(costs, requests.access, requests.bytes).occupies;
-        *if requests.access.is_write() { &mut writes } else { &mut reads } += seconds;
-    }
-    if let Some(durable) = &demand.durable {
-        // All clients share a commit, if they can.
-        let batch = if durable.is_shared { demand.clients } else { 1.0 };
-        writes += durable.per_operation * durable.chain / batch * device::durable(costs).occupies;
-    }
-    (reads, writes)
-}
-
-/// Number of requests for each operation.
-fn requests_of(load: &Load<'_>, miss: f64) -> f64 {
-    let n = |requests: &Requests| requests.per_operation * if requests.purpose == Purpose::Cached { miss } else { 1.0 };
-    let durable = load.demand.durable.as_ref().map_or(0.0, |durable| durable.per_operation * durable.chain);
-    load.demand.requests.iter().map(n).sum::<f64>() + durable
 }
 
 fn misses(host: &Host<'_>, loads: &[Load<'_>], states: &[State]) -> Vec<f64> {

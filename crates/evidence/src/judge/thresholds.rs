@@ -30,7 +30,7 @@ const fn demand(row: &'static str, what: &'static str, bound: Bound) -> Threshol
 }
 
 /// All thresholds, grouped by the text of their target.
-pub(super) const THRESHOLDS: [Threshold; 128] = [
+pub(super) const THRESHOLDS: [Threshold; 132] = [
     // "hdd: (a) <= 1.4x, p99 <= 2x; (b) <= 1.6x, p99 <= 2x; (c) <= 1.6x"; a p99 of 2x is asked of (c) too
     demand("fsync-probe", "streams mean", Bound::AtMost(Limits::STREAMS.mean)),
     demand("fsync-probe", "streams p99", Bound::AtMost(Limits::STREAMS.p99)),
@@ -183,4 +183,8 @@ pub(super) const THRESHOLDS: [Threshold; 128] = [
     demand("scaling", "sequential-write chosen", Bound::AtLeast(95.0)),
     demand("scaling", "sequential-write gain", Bound::Reported),
     demand("scaling", "valley found", Bound::AtLeast(1.0)),
+    demand("mixing", "pairs error", Bound::AtMost(10.0)),
+    demand("mixing", "chosen pairs", Bound::AtLeast(95.0)),
+    demand("mixing", "worst pair", Bound::Reported),
+    demand("mixing", "best pair", Bound::Reported),
 ];

@@ -107,6 +107,17 @@ pub(crate) const SCALING: About = About {
     ],
 };
 
+pub(crate) const MIXING: About = About {
+    question: Some("Which containers belong together, and is that known before?"),
+    plainly: &[
+        "Two workloads on one device can leave each other nearly all of their throughput, or half. Each pair was predicted from both workloads alone.",
+    ],
+    published: &[
+        "Bhimani et al. (IPCCC 2016), three NVMe drives: random writes lose half beside sequential writes, which lose 16 %; equal kinds of writes lose 10 to \
+         15 % each, and so do reads beside writes, which should be preferred.",
+    ],
+};
+
 pub(crate) const KUBERNETES: About = About {
     question: Some("Does a StorageClass keep a pod's fsync fast beside a noisy pod?"),
     plainly: &[
