@@ -45,11 +45,10 @@ pub(super) fn best(mixes: &mut Mixes<'_>) -> Option<Vec<Place>> {
     if n_workloads > MAX_WORKLOADS || spans_hosts || n_machines > 64 {
         return None;
     }
-    let n_mixes: usize = mixes
-        .kinds
-        .iter()
-        .map(|machine| (1 + fleet.machines[*machine].devices.len()).pow(u32::try_from(n_workloads).ok()?).into())
-        .sum::<Option<usize>>()?;
+    let power = u32::try_from(n_workloads).ok()?;
+    let n_mixes = mixes.kinds.iter().try_fold(0usize, |sum, machine| {
+        sum.checked_add((1 + fleet.machines[*machine].devices.len()).checked_pow(power)?)
+    })?;
     if n_mixes > MAX_MIXES {
         return None;
     }

@@ -234,7 +234,7 @@ fn members_of_a_group_are_in_different_domains() {
 fn alternatives_say_who_would_lose() {
     let fleet = fleet(vec![machine("a", &[0]), machine("b", &[0])], &[0, 0, 1, 1]);
     let placed = place(&fleet);
-    let others = alternatives(&fleet, &placed.places, 2, 3);
+    let others = &alternatives(&fleet, &placed.places, 3)[2];
     assert_eq!(others.len(), 1);
     let (loser, before, after) = others[0].hurts.unwrap();
     assert!(others[0].change < 0.0 && loser != 2 && after < before, "{others:?}");

@@ -1,7 +1,7 @@
 //! What else could be done with a workload, and what that would change.
 
 use super::mixes::Mixes;
-use super::{Broken, Fleet, Place};
+use super::{Broken, Fleet, Place, Placement};
 
 /// Another place for a workload.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,11 +16,16 @@ pub struct Alternative {
     pub breaks: Vec<Broken>,
 }
 
-/// The best other places for a workload of a placement, one on each host that differs in kind or mix, at most `n`.
+/// For each workload of a placement, the best other places, one on each host that differs in kind or mix, at most `n`.
 #[must_use]
-pub fn alternatives(fleet: &Fleet, places: &[Place], workload: usize, n: usize) -> Vec<Alternative> {
+pub fn alternatives(fleet: &Fleet, places: &[Place], n: usize) -> Vec<Vec<Alternative>> {
     let mut mixes = Mixes::new(fleet);
     let present = mixes.placement(places.to_vec(), false);
+    (0..places.len()).map(|workload| alternatives_of(&mut mixes, &present, workload, n)).collect()
+}
+
+fn alternatives_of(mixes: &mut Mixes<'_>, present: &Placement, workload: usize, n: usize) -> Vec<Alternative> {
+    let (fleet, places) = (mixes.fleet, &present.places);
     let on = mixes.by_machine(places);
     let mut seen = Vec::new();
     let mut found = Vec::new();
@@ -32,7 +37,7 @@ pub fn alternatives(fleet: &Fleet, places: &[Place], workload: usize, n: usize) 
                 continue;
             }
             seen.push(state);
-            let mut moved = places.to_vec();
+            let mut moved = places.clone();
             moved[workload] = place;
             let after = mixes.placement(moved, false);
             let lost = |other: &usize| present.normalised[*other] - after.normalised[*other];

@@ -146,10 +146,11 @@ fn rejected(fleet: &Fleet, other: &Alternative) -> String {
 /// When standard output cannot be written.
 pub(super) fn plan(fleet: &Fleet, placement: &Placement, has_moves: bool, output: &Output) -> Result<(), Fault> {
     let is_explained = fleet.workloads.len() <= EXPLAINED;
-    let others = |workload: usize| {
-        if is_explained { alternatives(fleet, &placement.places, workload, ALTERNATIVES) } else { Vec::new() }
+    let others = if is_explained {
+        alternatives(fleet, &placement.places, ALTERNATIVES)
+    } else {
+        vec![Vec::new(); fleet.workloads.len()]
     };
-    let others: Vec<Vec<Alternative>> = (0..fleet.workloads.len()).map(others).collect();
     let moved = (0..fleet.workloads.len()).filter(|at| has_moves && is_moved(fleet, placement, *at));
     let moves: Vec<(usize, f64)> = moved.map(|at| (at, gain_of_move(fleet, placement, at))).collect();
     let bound = upper_bound(fleet);
