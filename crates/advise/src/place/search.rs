@@ -8,7 +8,7 @@ use super::{Apart, Place};
 const TRIED: usize = 6;
 /// Predicted changes of a host until the search ends, and more of them for each workload.
 const BUDGET: usize = 4_000;
-const BUDGET_EACH: usize = 8;
+const BUDGET_EACH: usize = 5;
 /// Workloads that are exchanged at random when nothing helps any more.
 const SHAKEN: usize = 3;
 
