@@ -13,6 +13,7 @@ mod bound;
 mod exact;
 mod mixes;
 mod search;
+mod value;
 mod why;
 
 use bulkhead_core::demand::{Demand, DeviceCosts};
@@ -21,7 +22,7 @@ use bulkhead_core::units::Bytes;
 use crate::predict::Achieved;
 
 pub use bound::upper_bound;
-pub use why::{Alternative, More, alternatives, one_more};
+pub use why::{Alternative, More, alternatives, moves, one_more};
 
 /// A device of a host.
 #[derive(Clone, Debug, PartialEq)]

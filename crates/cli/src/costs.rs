@@ -3,10 +3,9 @@
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_measure::cgroup_run::Cancel;
 use bulkhead_measure::costs::{self, Request};
-use bulkhead_sys::tool::{find_program, package_of};
 
 use crate::args::CostsArgs;
-use crate::demo::fault;
+use crate::demo::{check_programs, fault};
 use crate::output::Output;
 use crate::parse;
 use crate::progress::Steps;
@@ -20,10 +19,7 @@ pub(crate) fn run(args: &CostsArgs, output: &Output) -> Result<(), Fault> {
         let object = format!("directory {}", args.directory.display());
         return Err(Fault::new(Code::NotFound, object, "there is no such directory"));
     }
-    if find_program("fio").is_none() {
-        return Err(Fault::new(Code::Unsupported, "this host", "fio is not installed")
-            .hint(format!("install the Debian package {}", package_of("fio"))));
-    }
+    check_programs(&["fio"])?;
     let size = args.size.as_deref().map(parse::size).transpose()?;
     let cancel = Cancel::new();
     cancel.on_signals().map_err(|error| fault("costs", error))?;

@@ -10,7 +10,7 @@ use bulkhead_measure::experiment::{Method, Options, Progress, dbms_consolidation
 use bulkhead_measure::layout::Target;
 use bulkhead_measure::report::{self, DEMO};
 use bulkhead_measure::result::Experiment;
-use bulkhead_sys::tool::find_program;
+use bulkhead_sys::tool::{find_program, package_of};
 
 use crate::args::DemoArgs;
 use crate::output::Output;
@@ -98,6 +98,18 @@ fn target(args: &DemoArgs) -> Result<Target, Fault> {
             }
         }
         (None, device) => to_erase(device.as_deref().unwrap_or(Path::new("-")), args.erase.as_deref()),
+    }
+}
+
+/// Refuses a host that lacks one of the programs.
+///
+/// # Errors
+/// `Unsupported`, with the program's package.
+pub(crate) fn check_programs(programs: &[&'static str]) -> Result<(), Fault> {
+    match programs.iter().find(|program| find_program(program).is_none()) {
+        None => Ok(()),
+        Some(missing) => Err(Fault::new(Code::Unsupported, "this host", format!("{missing} is not installed"))
+            .hint(format!("install the Debian package {}", package_of(missing)))),
     }
 }
 

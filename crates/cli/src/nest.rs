@@ -10,10 +10,9 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_measure::experiment::{Options, Progress};
 use bulkhead_measure::nest::{self, DEVICE, METHOD, Server, Settings};
 use bulkhead_measure::report::{nested, svg};
-use bulkhead_sys::tool::{find_program, package_of};
 
 use crate::args::NestArgs;
-use crate::demo::{cannot_write, fault, to_erase};
+use crate::demo::{cannot_write, check_programs, fault, to_erase};
 use crate::output::Output;
 use crate::parse::invalid;
 use crate::progress::Steps;
@@ -31,11 +30,7 @@ pub(crate) fn run(args: &NestArgs, output: &Output) -> Result<(), Fault> {
     if !args.device.exists() {
         return Err(Fault::new(Code::NotFound, format!("device {}", args.device.display()), "there is no such device"));
     }
-    if let Some(missing) = PROGRAMS.into_iter().find(|program| find_program(program).is_none()) {
-        let cause = format!("{missing} is not installed");
-        return Err(Fault::new(Code::Unsupported, "this host", cause)
-            .hint(format!("install the Debian package {}", package_of(missing))));
-    }
+    check_programs(&PROGRAMS)?;
     let mut options = Options {
         quick: args.quick,
         rounds: args.rounds,

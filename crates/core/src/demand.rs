@@ -175,7 +175,7 @@ fn senseless(key: impl Into<String>, cause: impl Into<String>) -> Senseless {
 }
 
 /// Refuses what is not a number of at least `least`.
-pub(crate) fn at_least(key: &str, value: f64, least: f64) -> Result<(), Senseless> {
+fn at_least(key: &str, value: f64, least: f64) -> Result<(), Senseless> {
     if value.is_finite() && value >= least {
         return Ok(());
     }

@@ -29,7 +29,7 @@ pub fn upper_bound(fleet: &Fleet) -> Option<f64> {
         part * (mixes.workload_of(class).importance * rate(class, kind, device) / mixes.reference[class])
     };
     let objective: Expression = parts.iter().map(worth).sum();
-    let mut model = variables.maximise(objective).using(microlp);
+    let mut model = variables.maximise(&objective).using(microlp);
     for class in 0..mixes.classes.len() {
         let n_copies = mixes.class_of.iter().filter(|its| **its == class).count() as f64;
         let all: Expression = parts.iter().filter(|part| part.0 == class).map(|part| part.3 * 1.0).sum();
@@ -58,14 +58,5 @@ pub fn upper_bound(fleet: &Fleet) -> Option<f64> {
         }
     }
     let solution = model.solve().ok()?;
-    let sum = parts.iter().map(|part| solution.value(part.3) * worth_of(&mixes, part, &rate)).sum();
-    Some(sum)
-}
-
-fn worth_of(
-    mixes: &Mixes<'_>,
-    &(class, kind, device, _): &(usize, usize, usize, Variable),
-    rate: &impl Fn(usize, usize, usize) -> f64,
-) -> f64 {
-    mixes.workload_of(class).importance * rate(class, kind, device) / mixes.reference[class]
+    Some(solution.eval(&objective))
 }

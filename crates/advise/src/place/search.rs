@@ -1,7 +1,7 @@
 //! A good placement of many workloads: insert the most demanding first, then move and exchange as long as that helps, and shake.
 
-use super::exact::{Value, host_value};
 use super::mixes::Mixes;
+use super::value::{Value, host_value};
 use super::{Apart, Place};
 
 /// Places that are tried for a workload, those that seem best.

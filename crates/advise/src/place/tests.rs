@@ -2,9 +2,10 @@
 
 use bulkhead_core::demand::{Access, Cost, Costs, Durable, MissRatios, Purpose, Requests};
 
-use super::exact::{Value, best};
+use super::exact::best;
 use super::mixes::Mixes;
 use super::search::search;
+use super::value::Value;
 use super::*;
 
 fn costs(random_us: f64, sequential_us: f64, flush_us: f64, sharing: f64) -> DeviceCosts {
@@ -101,7 +102,7 @@ fn value(fleet: &Fleet, places: &[Place]) -> Value {
     let mut mixes = Mixes::new(fleet);
     let mut whole = Value::NONE;
     for (machine, on) in mixes.by_machine(places).into_iter().enumerate() {
-        whole = whole.plus(super::exact::host_value(&mut mixes, machine, &on));
+        whole = whole.plus(super::value::host_value(&mut mixes, machine, &on));
     }
     whole
 }
@@ -122,7 +123,7 @@ fn of_all(fleet: &Fleet) -> Value {
         let places: Vec<Place> = fleet.workloads.iter().map(|_| (all[rest % all.len()], rest /= all.len()).0).collect();
         let mut whole = Value::NONE;
         for (machine, on) in mixes.by_machine(&places).into_iter().enumerate() {
-            whole = whole.plus(super::exact::host_value(&mut mixes, machine, &on));
+            whole = whole.plus(super::value::host_value(&mut mixes, machine, &on));
         }
         if whole.is_better_than(best) {
             best = whole;
@@ -238,6 +239,21 @@ fn alternatives_say_who_would_lose() {
     assert_eq!(others.len(), 1);
     let (loser, before, after) = others[0].hurts.unwrap();
     assert!(others[0].change < 0.0 && loser != 2 && after < before, "{others:?}");
+}
+
+#[test]
+fn a_move_gains_what_the_sum_loses_without_it() {
+    let mut fleet = fleet(vec![machine("a", &[0, 1]), machine("b", &[1])], &[0, 1, 3, 4, 2]);
+    fleet.workloads.iter_mut().for_each(|workload| workload.now = Some(Place { machine: 0, device: 0 }));
+    let placed = place(&fleet);
+    let moved = moves(&fleet, &placed.places);
+    assert!(moved.len() >= 3, "{moved:?}");
+    for (workload, gain) in moved {
+        let mut places = placed.places.clone();
+        places[workload] = Place { machine: 0, device: 0 };
+        let wanted = placed.sum - judge(&fleet, places).sum;
+        assert!((gain - wanted).abs() < 1e-9, "{workload}: {gain} {wanted}");
+    }
 }
 
 #[test]

@@ -55,6 +55,36 @@ fn alternatives_of(mixes: &mut Mixes<'_>, present: &Placement, workload: usize, 
     found
 }
 
+/// The workloads that a placement moves from where they are today, each with what the sum gains because it does not stay there, with all others
+/// at their planned places.
+#[must_use]
+pub fn moves(fleet: &Fleet, places: &[Place]) -> Vec<(usize, f64)> {
+    let mut mixes = Mixes::new(fleet);
+    let on = mixes.by_machine(places);
+    let moved = (0..places.len()).filter_map(|at| Some((at, fleet.workloads[at].now?)));
+    let moved: Vec<(usize, Place)> = moved.filter(|(at, now)| *now != places[*at]).collect();
+    let mut sum = |machine: usize, workloads: &[(usize, usize)]| {
+        let members = mixes.members(workloads.iter().copied());
+        mixes.mix(mixes.kind_of[machine], &members).sum
+    };
+    let mut gains = Vec::new();
+    for (at, now) in moved {
+        // Only the two hosts differ, or one of which another device is used.
+        let planned = places[at].machine;
+        let mut before = on[now.machine].clone();
+        before.retain(|(other, _)| *other != at);
+        before.push((at, now.device));
+        let mut gain = sum(now.machine, &on[now.machine]) - sum(now.machine, &before);
+        if planned != now.machine {
+            let mut without = on[planned].clone();
+            without.retain(|(other, _)| *other != at);
+            gain += sum(planned, &on[planned]) - sum(planned, &without);
+        }
+        gains.push((at, gain));
+    }
+    gains
+}
+
 /// One more copy of a workload at a place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct More {

@@ -7,7 +7,7 @@ use super::device;
 use super::journal::{Fsync, Syncs, fsync};
 use super::quantile::times;
 use super::state::{State, Waits};
-use super::visits::{Visits, queued_variance, requests_of};
+use super::visits::{Visits, made, queued_variance, requests_of};
 use super::{Achieved, Host, Limit, Load, Prediction};
 
 /// Requests that the kernel writes back at a time for one workload: it submits more only when some of these are done.
@@ -101,7 +101,7 @@ impl<'a> Network<'a> {
         let mut visits = Visits { durable: device::durable(self.device(index)), miss, ..Visits::default() };
         for requests in &demand.requests {
             let is_cached = requests.purpose == Purpose::Cached;
-            let n = requests.per_operation * if is_cached { miss } else { 1.0 };
+            let n = made(requests, miss);
             let own_part = if all_per_s > 0.0 { n * state.per_s / all_per_s } else { 1.0 };
             let service = device::request(self.device(index), requests.access, requests.bytes, own_part);
             let spread = if is_cached { n * (1.0 - miss) } else { (n.fract() * (1.0 - n)).max(0.0) };
@@ -265,11 +265,10 @@ impl<'a> Network<'a> {
     /// The part of a device's time in use.
     fn device_in_use(&self, device: usize) -> f64 {
         let (mut reads, mut writes) = (0.0, 0.0);
-        for (index, load) in self.loads.iter().enumerate().filter(|(_, load)| load.device == device) {
-            let (visits, per_s) = (&self.visits[index], f64::from(load.copies) * self.states[index].per_s);
-            let links = self.links(index, self.fsync(index, &self.waits(index)));
-            reads += per_s * visits.reads.occupies;
-            writes += per_s * (visits.writes.occupies + visits.back.occupies + links * visits.durable.occupies);
+        let all = self.loads.iter().zip(self.states);
+        for (load, state) in all.filter(|(load, _)| load.device == device) {
+            reads += f64::from(load.copies) * state.reading;
+            writes += f64::from(load.copies) * state.writing;
         }
         let across = self.host.devices[device].read_write_sharing;
         (reads + across * writes).max(writes + across * reads).min(1.0)

@@ -76,8 +76,7 @@ pub fn least_use(demand: &Demand, costs: &DeviceCosts) -> (f64, f64) {
     let miss = demand.miss_ratios.0.last().map_or(1.0, |point| point.miss);
     let (mut reads, mut writes) = (0.0, 0.0);
     for requests in &demand.requests {
-        let n = requests.per_operation * if requests.purpose == Purpose::Cached { miss } else { 1.0 };
-        let seconds = n * device::undisturbed(costs, requests.access, requests.bytes).occupies;
+        let seconds = made(requests, miss) * device::undisturbed(costs, requests.access, requests.bytes).occupies;
         *if requests.access.is_write() { &mut writes } else { &mut reads } += seconds;
     }
     if let Some(durable) = &demand.durable {
@@ -88,9 +87,13 @@ pub fn least_use(demand: &Demand, costs: &DeviceCosts) -> (f64, f64) {
     (reads, writes)
 }
 
+/// Number of these requests that reach the device for each operation.
+pub(super) fn made(requests: &Requests, miss: f64) -> f64 {
+    requests.per_operation * if requests.purpose == Purpose::Cached { miss } else { 1.0 }
+}
+
 /// Number of requests for each operation.
 pub(super) fn requests_of(load: &Load<'_>, miss: f64) -> f64 {
-    let n = |requests: &Requests| requests.per_operation * if requests.purpose == Purpose::Cached { miss } else { 1.0 };
     let durable = load.demand.durable.as_ref().map_or(0.0, |durable| durable.per_operation * durable.chain);
-    load.demand.requests.iter().map(n).sum::<f64>() + durable
+    load.demand.requests.iter().map(|requests| made(requests, miss)).sum::<f64>() + durable
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bulkhead_advise::place::{
-    Alternative, Apart, Broken, Fleet, More, Place, Placement, alternatives, judge, one_more as predict_one_more,
+    Alternative, Apart, Broken, Fleet, More, Place, Placement, alternatives, moves, one_more as predict_one_more,
     upper_bound,
 };
 use bulkhead_core::error::Fault;
@@ -151,8 +151,7 @@ pub(super) fn plan(fleet: &Fleet, placement: &Placement, has_moves: bool, output
     } else {
         vec![Vec::new(); fleet.workloads.len()]
     };
-    let moved = (0..fleet.workloads.len()).filter(|at| has_moves && is_moved(fleet, placement, *at));
-    let moves: Vec<(usize, f64)> = moved.map(|at| (at, gain_of_move(fleet, placement, at))).collect();
+    let moves = if has_moves { moves(fleet, &placement.places) } else { Vec::new() };
     let bound = upper_bound(fleet);
     if output.is_json() {
         return output.json(&view(fleet, placement, &others, &moves, bound));
@@ -215,19 +214,6 @@ pub(super) fn plan(fleet: &Fleet, placement: &Placement, has_moves: bool, output
         output.say(&format!("broken: {}", broken(fleet, one)));
     }
     Ok(())
-}
-
-fn is_moved(fleet: &Fleet, placement: &Placement, workload: usize) -> bool {
-    fleet.workloads[workload].now.is_some_and(|now| now != placement.places[workload])
-}
-
-/// What the sum gains because a workload does not stay where it is today, with all others at their planned places.
-fn gain_of_move(fleet: &Fleet, placement: &Placement, workload: usize) -> f64 {
-    let mut places = placement.places.clone();
-    if let Some(now) = fleet.workloads[workload].now {
-        places[workload] = now;
-    }
-    placement.sum - judge(fleet, places).sum
 }
 
 fn view<'a>(
