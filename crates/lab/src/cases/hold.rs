@@ -7,12 +7,17 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::host::{json, refused, start_daemon};
-use super::observe::{BUSY, SLOW};
-use crate::case::{Case, Ctx, Outcome};
+use super::observe::SLOW;
+use crate::case::{Case, Ctx, Outcome, Profile};
+use crate::clock::Clock;
 use crate::disk::DiskModel;
 use crate::kernels::Kernel;
 use crate::process::Process;
 use crate::protocol::ExitStatus;
+
+/// [`SLOW`] on the wall clock, for loads that compute all the time: in virtual time a second of theirs takes four
+/// seconds of the host.
+const BUSY: Profile = Profile { name: "busy", clock: Clock::Wall, cpus: 2, ..SLOW };
 
 pub(super) const CASES: &[Case] = &[
     Case {

@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = &[
         name: "blame_known_culprit",
         about: "the container that slows down another one's fsync is named, and an innocent one is not",
         kernels: &[Kernel::V6_12],
-        profile: BUSY,
+        profile: SLOW,
         limit: Duration::from_secs(600),
         run: |ctx| Box::pin(blame_known_culprit(ctx)),
     },
@@ -43,10 +43,6 @@ pub(super) const SLOW: Profile = Profile {
     memory_mib: 2048,
     cpus: 1,
 };
-
-/// [`SLOW`] on the wall clock, for loads that compute all the time: in virtual time a second of theirs takes four
-/// seconds of the host.
-pub(super) const BUSY: Profile = Profile { name: "busy", clock: Clock::Wall, cpus: 2, ..SLOW };
 
 /// Creates and mounts a shared ext4 with its journal on a separate device.
 const SHARED: &str = "
