@@ -196,10 +196,10 @@ pub enum RemovalError {
 /// [`RemovalError`], with [`UblkError::Busy`] while the device is mounted or open.
 pub fn remove(control: &mut Control, roots: &Roots, device: &DeviceInfo) -> Result<(), RemovalError> {
     let stopped = control.stop(roots, device)?;
-    // Its number is free once it is deleted.
-    unmark_unprobed(roots, device)?;
-    control.delete(&stopped)?;
+    // Once it is deleted, its number is free for others, and who repeats the removal no longer finds it.
     unregister(roots, device)?;
+    control.delete(&stopped)?;
+    renounce(roots, device.owner)?;
     Ok(stopped.wait_for_server()?)
 }
 
@@ -256,25 +256,17 @@ pub fn mark_unprobed(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError
     write(&unprobed_file(roots, device), b"")
 }
 
-/// Undoes [`mark_unprobed`]. Call it before the device is deleted, which frees its number for devices of other programs.
-///
-/// # Errors
-/// [`FileError`].
-fn unmark_unprobed(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError> {
-    file::remove_durable(&unprobed_file(roots, device)).map(drop)
-}
-
-fn unprobed_file(roots: &Roots, device: &DeviceInfo) -> PathBuf {
-    dir(roots).join(UNPROBED_DIR).join(device.name())
-}
-
-/// Removes the entry and the owner file of a device.
+/// Removes the files that bear the number of a device: its entry, and the mark of its disk.
 ///
 /// # Errors
 /// [`FileError`].
 fn unregister(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError> {
-    file::remove_durable(&dir(roots).join(device.name()))?;
-    renounce(roots, device.owner)
+    file::remove_durable(&unprobed_file(roots, device))?;
+    file::remove_durable(&dir(roots).join(device.name())).map(drop)
+}
+
+fn unprobed_file(roots: &Roots, device: &DeviceInfo) -> PathBuf {
+    dir(roots).join(UNPROBED_DIR).join(device.name())
 }
 
 /// Announces a device of this owner before its creation: writes an empty owner file, to which [`register`] adds the device's number.
