@@ -15,6 +15,7 @@ use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
 use crate::place::{Apart, Device, Fleet, Group, Machine, Place, Workload};
+use crate::predict::{Fitted, Host, fit};
 
 /// Most hosts and most workloads, after `count`.
 const MAX_HOSTS: usize = 10_000;
@@ -41,6 +42,25 @@ pub struct FleetFile {
     pub pools: Vec<Vec<Option<String>>>,
     /// The volumes of each workload, for commands.
     pub volumes: Vec<Vec<String>>,
+    /// How demands were corrected by what was measured.
+    pub corrections: Vec<Correction>,
+}
+
+/// How a demand was corrected by what its workload achieved alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Correction {
+    /// The workload, without a number.
+    pub workload: String,
+    /// Where it was measured.
+    pub place: Place,
+    /// Its operations per second there.
+    pub per_s: f64,
+    /// What was predicted, as a part of that, and what is with the correction.
+    pub without: f64,
+    /// See `without`.
+    pub with: f64,
+    /// What an operation takes longer than predicted, seconds.
+    pub seconds: f64,
 }
 
 /// Values that were given in the file, or are in another one.
@@ -150,8 +170,16 @@ struct WorkloadEntry {
     #[serde(default)]
     only: Vec<String>,
     on: Option<String>,
+    measured: Option<MeasuredEntry>,
     #[serde(default)]
     volumes: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct MeasuredEntry {
+    per_s: f64,
+    on: String,
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq)]
@@ -261,7 +289,8 @@ pub fn parse(text: &str, read: &dyn Fn(&Path) -> Result<String, String>) -> Resu
         return Err(FleetError { line: 1, key: "host".to_owned(), cause: "the fleet has none".to_owned() });
     }
     file.workload.iter().try_for_each(|entry| parser.workload(entry))?;
-    Ok(FleetFile { fleet: parser.fleet, pools: parser.pools, volumes: parser.volumes })
+    let Parser { fleet, pools, volumes, corrections, .. } = parser;
+    Ok(FleetFile { fleet, pools, volumes, corrections })
 }
 
 struct Parser<'a> {
@@ -274,6 +303,7 @@ struct Parser<'a> {
     fleet: Fleet,
     pools: Vec<Vec<Option<String>>>,
     volumes: Vec<Vec<String>>,
+    corrections: Vec<Correction>,
 }
 
 impl<'a> Parser<'a> {
@@ -288,6 +318,7 @@ impl<'a> Parser<'a> {
             fleet: Fleet::default(),
             pools: Vec::new(),
             volumes: Vec::new(),
+            corrections: Vec::new(),
         }
     }
 
@@ -361,6 +392,7 @@ impl<'a> Parser<'a> {
         at.name("name", &its.name)?;
         let demand = self.given(&at, "demand", &its.demand)?;
         demand.check().map_err(|error| at.senseless("demand", &error))?;
+        let demand = self.corrected(&at, its, demand)?;
         let demand = match self.fleet.demands.iter().position(|known| *known == demand) {
             Some(known) => known,
             None => {
@@ -373,19 +405,7 @@ impl<'a> Parser<'a> {
             let latency: Result<Latency, _> = text.parse();
             latency.map(|latency| latency.us() as f64 / 1e6).map_err(|error| at.error("fsync-p99", error.to_string()))
         };
-        let machine = |key: &str, name: &str| {
-            let known = self.machines.get(name).copied();
-            known.ok_or_else(|| at.error(key, format!("there is no host {name:?}")))
-        };
-        let now = its.on.as_ref().map(|on| {
-            let (host, device) =
-                on.split_once('/').ok_or_else(|| at.error("on", format!("{on:?} is not HOST/DEVICE")))?;
-            let machine = machine("on", host)?;
-            let device = self.fleet.machines[machine].devices.iter().position(|its| its.name == device);
-            let device =
-                device.ok_or_else(|| at.error("on", format!("host {host:?} has no device of this name: {on:?}")))?;
-            Ok(Place { machine, device })
-        });
+        let now = its.on.as_ref().map(|on| self.place(&at, "on", on)).transpose()?;
         let workload = Workload {
             name: String::new(),
             demand,
@@ -395,8 +415,8 @@ impl<'a> Parser<'a> {
             floor: its.floor.map_or(Ok(self.floor), |floor| at.part("floor", floor))?,
             fsync_p99: its.fsync_p99.as_ref().map(latency).transpose()?,
             group,
-            only: its.only.iter().map(|name| machine("only", name)).collect::<Result<_, _>>()?,
-            now: now.transpose()?,
+            only: its.only.iter().map(|name| self.machine(&at, "only", name)).collect::<Result<_, _>>()?,
+            now,
         };
         if its.count.is_some() && !its.volumes.is_empty() {
             return Err(at.error("volumes", "copies have volumes of their own: list such workloads one by one"));
@@ -409,6 +429,41 @@ impl<'a> Parser<'a> {
             self.volumes.push(its.volumes.clone());
         }
         Ok(())
+    }
+
+    fn machine(&self, at: &At<'_>, key: &str, name: &str) -> Result<usize, FleetError> {
+        let known = self.machines.get(name).copied();
+        known.ok_or_else(|| at.error(key, format!("there is no host {name:?}")))
+    }
+
+    /// The place that `HOST/DEVICE` names.
+    fn place(&self, at: &At<'_>, key: &str, named: &str) -> Result<Place, FleetError> {
+        let (host, device) =
+            named.split_once('/').ok_or_else(|| at.error(key, format!("{named:?} is not HOST/DEVICE")))?;
+        let machine = self.machine(at, key, host)?;
+        let device = self.fleet.machines[machine].devices.iter().position(|its| its.name == device);
+        let device =
+            device.ok_or_else(|| at.error(key, format!("host {host:?} has no device of this name: {named:?}")))?;
+        Ok(Place { machine, device })
+    }
+
+    /// A demand, corrected by what was measured, if anything was.
+    fn corrected(&mut self, at: &At<'_>, entry: &WorkloadEntry, demand: Demand) -> Result<Demand, FleetError> {
+        let Some(measured) = &entry.measured else { return Ok(demand) };
+        let per_s = at.positive("measured", measured.per_s)?;
+        let place = self.place(at, "measured", &measured.on)?;
+        let machine = &self.fleet.machines[place.machine];
+        let host = Host {
+            cpus: machine.cpus,
+            cache: Bytes(machine.memory.0.saturating_sub(demand.memory.0)),
+            devices: &[&self.fleet.costs[machine.devices[place.device].costs]],
+            is_journal_shared: self.fleet.is_journal_shared,
+            has_shares: self.fleet.has_shares,
+        };
+        let Fitted { demand, without, with } = fit(&host, 0, &demand, per_s);
+        let seconds = demand.correction_seconds;
+        self.corrections.push(Correction { workload: entry.name.clone(), place, per_s, without, with, seconds });
+        Ok(demand)
     }
 
     /// The index of a workload's group, which its first member defines.

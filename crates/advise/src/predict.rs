@@ -10,6 +10,7 @@
 
 mod cache;
 mod device;
+mod fit;
 mod journal;
 mod network;
 mod quantile;
@@ -19,6 +20,7 @@ mod visits;
 use bulkhead_core::demand::{Demand, DeviceCosts, Senseless};
 use bulkhead_core::units::Bytes;
 
+pub use fit::{Fitted, fit};
 pub use network::predict;
 pub(crate) use network::predict_within;
 pub use visits::least_use;

@@ -49,7 +49,7 @@ pub(crate) fn run(args: &PlanArgs, output: &Output) -> Result<(), Fault> {
     if args.commands {
         return output.lines(&commands::of(&file, &placement));
     }
-    report::plan(fleet, &placement, !args.today, output)?;
+    report::plan(&file, &placement, !args.today, output)?;
     if placement.broken.is_empty() {
         return Ok(());
     }

@@ -140,7 +140,7 @@ pub struct Demand {
     /// Time between two operations of a client in which it demands nothing of the host, seconds.
     #[serde(default)]
     pub think_seconds: f64,
-    /// Processor time for each operation, seconds.
+    /// Processor time for each operation, seconds, without that of its requests to the device ([`DeviceCosts::cpu_us`]).
     pub cpu_seconds: f64,
     /// Requests to the device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -154,6 +154,15 @@ pub struct Demand {
     /// Memory that is not page cache, bytes.
     #[serde(default)]
     pub memory: Bytes,
+    /// Time by which an operation took longer than predicted from all this when it was measured alone, seconds: what the model does not know.
+    /// Negative if it took less.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub correction_seconds: f64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }
 
 fn is_empty(curve: &MissRatios) -> bool {
@@ -198,6 +207,7 @@ impl Demand {
         at_least("clients", self.clients, 1.0)?;
         at_least("think-seconds", self.think_seconds, 0.0)?;
         at_least("cpu-seconds", self.cpu_seconds, 0.0)?;
+        at_least("correction-seconds", self.correction_seconds, f64::MIN)?;
         for (index, requests) in self.requests.iter().enumerate() {
             above_zero(&format!("requests[{index}].bytes"), requests.bytes)?;
             at_least(&format!("requests[{index}].per-operation"), requests.per_operation, 0.0)?;
@@ -290,6 +300,17 @@ pub struct DeviceCosts {
     pub read_write_sharing: f64,
     /// Number of requests of a sequential stream that the device serves before it turns to another, at least 1.
     pub sequential_run: f64,
+    /// Processor time of a request, microseconds: of the kernel, and of a process that serves the device.
+    #[serde(default)]
+    pub cpu_us: f64,
+    /// How much the times differ for which requests of one kind and size occupy the device: their variance by the square of their mean. 0 if
+    /// all take as long, 1 as in an exponential distribution.
+    #[serde(default = "one")]
+    pub variation: f64,
+}
+
+const fn one() -> f64 {
+    1.0
 }
 
 impl DeviceCosts {
@@ -322,7 +343,9 @@ impl DeviceCosts {
         if !(0.0..=1.0).contains(&self.read_write_sharing) {
             return Err(senseless("read-write-sharing", format!("{} is not between 0 and 1", self.read_write_sharing)));
         }
-        at_least("sequential-run", self.sequential_run, 1.0)
+        at_least("sequential-run", self.sequential_run, 1.0)?;
+        at_least("cpu-us", self.cpu_us, 0.0)?;
+        at_least("variation", self.variation, 0.0)
     }
 }
 
@@ -341,6 +364,7 @@ mod tests {
             durable: None,
             miss_ratios: MissRatios::uniform(Bytes::mib(64)),
             memory: Bytes(0),
+            correction_seconds: 0.0,
         }
     }
 

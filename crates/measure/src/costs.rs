@@ -3,10 +3,11 @@
 //! Owns: the measurements, and the figures that follow from them. The file has no name and disappears with this process, however it ends. Does
 //! not: define the figures ([`bulkhead_core::demand::DeviceCosts`]), or predict.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bulkhead_core::demand::{Access, Cost, Costs, DeviceCosts};
@@ -15,7 +16,8 @@ use bulkhead_sys::tool::Tool;
 use rustix::fs::{Mode, OFlags, open, statvfs};
 
 use crate::calibrate::fio::{Job, Report, Side, parse};
-use crate::cgroup_run::Cancel;
+use crate::cgroup_run::{Cancel, wait_until};
+use crate::sample::busy_cpu_us;
 
 /// Smallest file: it must not fit into the caches of a drive, of which those with an arm have the smallest.
 const MIN_BYTES: Bytes = Bytes::mib(256);
@@ -25,6 +27,10 @@ const PART_OF_FREE: u64 = 4;
 /// Seconds that do not count, and seconds that do.
 const RAMP_SECONDS: u32 = 1;
 const SECONDS: u32 = 4;
+/// Seconds after its start between which the processors are watched while fio measures: it has started, and not yet ended.
+const WATCHED: (f64, f64) = (RAMP_SECONDS as f64 + 0.5, (RAMP_SECONDS + SECONDS) as f64 - 0.5);
+/// Part of a request's latency that is not taken for processor time, whatever was measured.
+const LEAST_PART: f64 = 0.1;
 /// Requests in flight where a device is to reach its highest rate, and threads that write durably.
 const MANY: u32 = 32;
 const WRITERS: u32 = 16;
@@ -45,8 +51,8 @@ pub struct Request {
 /// Called before each measurement: completed ones, all, and what is measured next.
 pub type OnStep<'a> = &'a mut dyn FnMut(usize, usize, &str);
 
-/// Number of measurements, with the writing of the file.
-const N_STEPS: usize = 1 + 4 * 4 + 2 + 2;
+/// Number of measurements, with the writing of the file and that of the idle host.
+const N_STEPS: usize = 2 + 4 * 4 + 2 + 2;
 
 /// Measures the costs. Takes about two minutes.
 ///
@@ -59,14 +65,18 @@ pub fn run(request: &Request, on_step: OnStep<'_>) -> Result<DeviceCosts> {
     let file = File::from(file.with_context(|| format!("cannot create a file in {}", request.directory.display()))?);
     // fio would remove a shorter file by its name, to write a new one.
     file.set_len(size.0).with_context(|| format!("a file of {size} in {}", request.directory.display()))?;
-    let mut bench = Bench { file, size, cancel: &request.cancel, on_step, done: 0 };
+    let mut bench = Bench { file, size, cancel: &request.cancel, on_step, done: 0, idle: 0.0 };
     bench.step("writing the file")?;
     let layout = bench.fio().args(["--rw=write", "--bs=1M", "--iodepth=8", "--end_fsync=1"]);
     bench.carry_out(&layout)?;
+    bench.watch_idle()?;
     let random_read = bench.costs(Access::RandomRead)?;
     let sequential_read = bench.costs(Access::SequentialRead)?;
     let random_write = bench.costs(Access::RandomWrite)?;
     let sequential_write = bench.costs(Access::SequentialWrite)?;
+    let alone = random_read.small_alone;
+    let (random_read, sequential_read) = (random_read.costs, sequential_read.costs);
+    let (random_write, sequential_write) = (random_write.costs, sequential_write.costs);
     Ok(DeviceCosts {
         durable_write: bench.durable()?,
         read_write_sharing: bench.sharing(&random_read, &random_write)?,
@@ -75,6 +85,8 @@ pub fn run(request: &Request, on_step: OnStep<'_>) -> Result<DeviceCosts> {
         sequential_read,
         random_write,
         sequential_write,
+        cpu_us: alone.cpu_us,
+        variation: alone.variation,
     })
 }
 
@@ -102,6 +114,24 @@ struct Bench<'a> {
     cancel: &'a Cancel,
     on_step: OnStep<'a>,
     done: usize,
+    /// Processors that others keep busy.
+    idle: f64,
+}
+
+/// One request at a time.
+#[derive(Clone, Copy)]
+struct Alone {
+    /// Latency without processor time, and that time, microseconds.
+    latency_us: f64,
+    cpu_us: f64,
+    /// As [`DeviceCosts::variation`].
+    variation: f64,
+}
+
+/// The costs of a kind of requests, and its small ones alone.
+struct Measured {
+    costs: Costs,
+    small_alone: Alone,
 }
 
 impl Bench<'_> {
@@ -148,18 +178,51 @@ impl Bench<'_> {
         self.carry_out(tool)?.jobs.into_iter().next().context("fio reported no job")
     }
 
-    /// One direction of a measurement that must have done something.
-    fn side(&self, tool: &Tool, is_write: bool) -> Result<Side> {
-        let job = self.job(tool)?;
+    /// How many processors others keep busy, watched for a second.
+    fn watch_idle(&mut self) -> Result<()> {
+        self.step("the idle host")?;
+        let (begin, before) = (Instant::now(), busy_cpu_us()?);
+        wait_until(begin + Duration::from_secs(1), self.cancel)?;
+        let busy = busy_cpu_us()?.saturating_sub(before);
+        self.idle = busy as f64 / 1e6 / begin.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// One direction of a timed measurement that must have done something, and the processors that it kept busy.
+    fn watched(&self, tool: &Tool, is_write: bool) -> Result<(Side, f64)> {
+        let begin = Instant::now();
+        let (first, last) = (Cell::new(None), Cell::new(None));
+        let watch = || {
+            self.cancel.check()?;
+            let seconds = begin.elapsed().as_secs_f64();
+            if (WATCHED.0..WATCHED.1).contains(&seconds) {
+                let sample = Some((seconds, busy_cpu_us()?));
+                last.set(sample);
+                first.set(first.get().or(sample));
+            }
+            anyhow::Ok(())
+        };
+        let output = tool.run_while(watch)?.context("the device cannot be measured")?;
+        let job = parse(tool, &output.stdout)?.jobs.into_iter().next().context("fio reported no job")?;
         let side = if is_write { job.write } else { job.read };
-        if side.iops > 0.0 { Ok(side) } else { bail!("fio measured nothing: {}", tool.command_line()) }
+        if side.iops <= 0.0 {
+            bail!("fio measured nothing: {}", tool.command_line());
+        }
+        let (Some(first), Some(last)) = (first.get(), last.get()) else {
+            bail!("fio ended too early: {}", tool.command_line());
+        };
+        let seconds = last.0 - first.0;
+        let busy = if seconds > 0.0 { last.1.saturating_sub(first.1) as f64 / 1e6 / seconds } else { 0.0 };
+        Ok((side, (busy - self.idle).max(0.0)))
     }
 
-    fn costs(&mut self, access: Access) -> Result<Costs> {
-        Ok(Costs { small: self.cost(access, "4k")?, large: self.cost(access, "128k")? })
+    fn costs(&mut self, access: Access) -> Result<Measured> {
+        let (small, small_alone) = self.cost(access, "4k")?;
+        let (large, _) = self.cost(access, "128k")?;
+        Ok(Measured { costs: Costs { small, large }, small_alone })
     }
 
-    fn cost(&mut self, access: Access, block: &str) -> Result<Cost> {
+    fn cost(&mut self, access: Access, block: &str) -> Result<(Cost, Alone)> {
         let rw = match access {
             Access::RandomRead => "randread",
             Access::SequentialRead => "read",
@@ -169,22 +232,23 @@ impl Bench<'_> {
         let mut measure = |depth: u32| {
             self.step(&format!("{rw} of {block}, {depth} in flight"))?;
             let tool = self.timed().args([format!("--rw={rw}"), format!("--bs={block}"), format!("--iodepth={depth}")]);
-            self.side(&tool, access.is_write())
+            self.watched(&tool, access.is_write())
         };
-        let alone = measure(1)?;
-        let latency_us = alone.clat_ns.mean.context("fio reported no latency")? / 1e3;
+        let (side, busy) = measure(1)?;
+        let alone = alone(&side, busy);
         // A drive can be slower with many in flight: its highest rate counts.
-        Ok(Cost { latency_us, per_s: measure(MANY)?.iops.max(alone.iops) })
+        let per_s = measure(MANY)?.0.iops.max(side.iops);
+        Ok((Cost { latency_us: alone.latency_us, per_s }, alone))
     }
 
     fn durable(&mut self) -> Result<Cost> {
         let mut measure = |writers: u32| {
             self.step(&format!("durable writes of {writers}"))?;
             let tool = self.timed().args(["--rw=randwrite", "--bs=4k", "--fdatasync=1", "--ioengine=psync"]);
-            self.side(&tool.args([format!("--numjobs={writers}")]), true).map(|side| side.iops)
+            self.watched(&tool.args([format!("--numjobs={writers}")]), true)
         };
-        let (one, many) = (measure(1)?, measure(WRITERS)?);
-        Ok(Cost { latency_us: 1e6 / one, per_s: many.max(one) })
+        let (one, busy) = measure(1)?;
+        Ok(Cost { latency_us: alone(&one, busy).latency_us, per_s: measure(WRITERS)?.0.iops.max(one.iops) })
     }
 
     fn sharing(&mut self, reads: &Costs, writes: &Costs) -> Result<f64> {
@@ -198,8 +262,19 @@ impl Bench<'_> {
         self.step("two sequential streams")?;
         let half = self.size.0 / 2 / Bytes::MIB * Bytes::MIB;
         let tool = self.timed().args(["--rw=read", "--bs=128k", "--iodepth=4", "--numjobs=2"]);
-        let both = self.side(&tool.args([format!("--offset_increment={half}"), format!("--size={half}")]), false)?.iops;
-        Ok(run_of(sequential.large.per_s, random.large.per_s, both))
+        let tool = tool.args([format!("--offset_increment={half}"), format!("--size={half}")]);
+        Ok(run_of(sequential.large.per_s, random.large.per_s, self.watched(&tool, false)?.0.iops))
+    }
+}
+
+/// Figures of one request at a time, whose processor time is a part of the time from one to the next.
+fn alone(side: &Side, busy: f64) -> Alone {
+    let (whole_us, mean) = (1e6 / side.iops, side.clat_ns.mean.unwrap_or_default());
+    let part = side.clat_ns.stddev.map_or(1.0, |deviation| deviation / mean.max(1.0));
+    Alone {
+        latency_us: (1.0 - busy).max(LEAST_PART) * whole_us,
+        cpu_us: busy * whole_us,
+        variation: (part * part).min(1.0),
     }
 }
 

@@ -115,3 +115,30 @@ fn errors_name_line_and_key() {
     }
     assert_eq!(parse("", &read).unwrap_err().to_string(), "line 1: host: the fleet has none");
 }
+
+#[test]
+fn a_demand_is_corrected_by_what_was_measured() {
+    let measured = |per_s: &str| {
+        let text = FLEET.replace("on = \"h-1/n0\"", &format!("measured = {{ per-s = {per_s}, on = \"h-1/n0\" }}"));
+        parse(&text, &read)
+    };
+    let plain = parse(FLEET, &read).unwrap();
+    assert!(plain.corrections.is_empty());
+    let file = measured("1000").unwrap();
+    let [correction] = &file.corrections[..] else { panic!("{:?}", file.corrections) };
+    assert_eq!((correction.workload.as_str(), correction.place), ("mysql", Place { machine: 0, device: 0 }));
+    assert!(correction.without > 1.0 && correction.seconds > 0.0, "{correction:?}");
+    assert!((correction.with - 1.0).abs() < 0.005, "{correction:?}");
+    // Both copies have the corrected demand, and no one else.
+    let of = |name: &str| {
+        let its = file.fleet.workloads.iter().find(|its| its.name == name).unwrap();
+        file.fleet.demands[its.demand].correction_seconds
+    };
+    assert!(of("mysql-1") > 0.0 && of("mysql-2") > 0.0 && of("log") == 0.0);
+    let refused = |per_s: &str| measured(per_s).unwrap_err().to_string();
+    assert_eq!(refused("-1"), "line 23: workload \"mysql\": measured: -1 is not a number above 0");
+    assert_eq!(refused("nan"), "line 23: workload \"mysql\": measured: NaN is not a number above 0");
+    assert!(refused("7, of = 3").contains("unknown field `of`"));
+    let elsewhere = FLEET.replace("on = \"h-1/n0\"", "measured = { per-s = 7, on = \"h-1/n1\" }");
+    assert!(parse(&elsewhere, &read).unwrap_err().to_string().contains("has no device of this name"));
+}

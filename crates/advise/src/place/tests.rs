@@ -21,6 +21,8 @@ fn costs(random_us: f64, sequential_us: f64, flush_us: f64, sharing: f64) -> Dev
         durable_write: Cost { latency_us: flush_us, per_s: 1e6 / flush_us },
         read_write_sharing: sharing,
         sequential_run: 8.0,
+        cpu_us: 0.0,
+        variation: 1.0,
     }
 }
 
@@ -41,6 +43,7 @@ fn demand(access: Access, bytes: f64, purpose: Purpose, clients: f64) -> Demand 
         durable: None,
         miss_ratios: MissRatios::default(),
         memory: Bytes::mib(64),
+        correction_seconds: 0.0,
     }
 }
 

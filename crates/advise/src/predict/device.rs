@@ -20,6 +20,11 @@ impl Service {
         Self { occupies, delay: (cost.latency_us / 1e6 - occupies).max(0.0) }
     }
 
+    /// How long it still occupies the device, on average, when another request arrives meanwhile.
+    pub(super) fn rest(self, variation: f64) -> f64 {
+        self.occupies * (1.0 + variation) / 2.0
+    }
+
     /// The point at `part` of the way to another.
     fn towards(self, other: Self, part: f64) -> Self {
         let mix = |from: f64, to: f64| (from + (to - from) * part).max(0.0);

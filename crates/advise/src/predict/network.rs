@@ -1,13 +1,13 @@
 //! The network's equations, iterated until they hold.
 
-use bulkhead_core::demand::{DeviceCosts, Purpose, Requests};
+use bulkhead_core::demand::{Demand, DeviceCosts, Purpose, Requests};
 
 use super::cache::{Reader, miss_ratios};
 use super::device;
 use super::journal::{Fsync, Syncs, fsync};
 use super::quantile::times;
 use super::state::{State, Waits};
-use super::visits::{Visits, made, queued_variance, requests_of};
+use super::visits::{Visits, made, requests_of, wait_variance};
 use super::{Achieved, Host, Limit, Load, Prediction};
 
 /// Requests that the kernel writes back at a time for one workload: it submits more only when some of these are done.
@@ -19,6 +19,8 @@ const ITERATIONS: usize = 1000;
 const STEPS: [f64; 2] = [0.7, 0.3];
 /// Iterations with the first of [`STEPS`].
 const LONG_STEPS: usize = 100;
+/// Least part of a predicted time that a correction leaves.
+const LEAST_PART: f64 = 0.1;
 /// Use of a resource from which on it is a limit.
 const BUSY: f64 = 0.85;
 
@@ -113,8 +115,9 @@ impl<'a> Network<'a> {
                 (_, true) => &mut visits.writes,
                 (_, false) => &mut visits.reads,
             };
-            part.add(n, service, spread);
+            part.add(n, service, spread, self.device(index).variation);
         }
+        visits.cpu = demand.cpu_seconds + requests_of(&self.loads[index], miss) * self.device(index).cpu_us / 1e6;
         visits
     }
 
@@ -125,23 +128,57 @@ impl<'a> Network<'a> {
 
     /// The processor time of an operation, and its part that is waiting.
     fn cpu(&self, index: usize) -> (f64, f64) {
-        let demand = self.loads[index].demand;
+        let (demand, seconds) = (self.loads[index].demand, self.visits[index].cpu);
         let all: f64 = self.loads.iter().zip(self.states).map(|(load, state)| f64::from(load.copies) * state.cpu).sum();
         let found = (all - self.states[index].cpu / demand.clients).max(0.0);
-        let wait = excess(found, self.customers - 1.0, self.host.cpus) * demand.cpu_seconds / self.host.cpus;
-        (demand.cpu_seconds + wait, wait)
+        let wait = excess(found, self.customers - 1.0, self.host.cpus) * seconds / self.host.cpus;
+        (seconds + wait, wait)
+    }
+
+    /// What a request finds more of those of its own load in service than others do, for each operation per second and by their `rest`. The less
+    /// time a client spends away from the device, the sooner it is back after the next one's service has begun: with constant times, then all
+    /// of that is to come.
+    fn early(&self, index: usize) -> f64 {
+        let (state, visits, variation) = (&self.states[index], &self.visits[index], self.device(index).variation);
+        let occupies = visits.reads.occupies + visits.writes.occupies;
+        let waits = visits.reads.n * state.waits.reads + visits.writes.n * state.waits.writes;
+        let cycle = self.loads[index].demand.clients / state.per_s;
+        let there = occupies / (cycle - waits).max(occupies).max(f64::MIN_POSITIVE);
+        state.per_s * there * (1.0 - variation).max(0.0) / (1.0 + variation)
     }
 
     /// The waits of a load's requests. Its own customers meet themselves less often than others do, and its commits never meet each other.
     fn waits(&self, index: usize) -> Waits {
+        self.waits_for(index, |_, _, _| {})
+    }
+
+    /// The variances of these waits, seconds squared.
+    fn wait_variances(&self, index: usize) -> Waits {
+        let variation = self.device(index).variation;
+        let mut variances = Waits::default();
+        self.waits_for(index, |load, most, waits| {
+            let visits = &self.visits[load];
+            let parts = [visits.reads, visits.writes, visits.back];
+            let occupies: f64 = parts.iter().map(|part| part.occupies).sum();
+            let squares: f64 = parts.iter().map(|part| part.squares).sum();
+            // Larger than the mean if some take longer than others.
+            let one = if occupies > 0.0 { squares / occupies } else { visits.durable.occupies };
+            variances = variances.map(waits, |sum, wait| sum + wait_variance(wait, one, variation, most));
+        });
+        variances
+    }
+
+    /// The waits, and what each load adds to them: its index, and how many of its requests there are at most.
+    fn waits_for(&self, index: usize, mut each: impl FnMut(usize, f64, Waits)) -> Waits {
         let demand = self.loads[index].demand;
         let (own, visits) = (&self.states[index], &self.visits[index]);
         // The part of another direction's queue that a request waits for.
         let across = self.device(index).read_write_sharing;
         let seen = 1.0 - 1.0 / demand.clients;
         let groups = demand.durable.as_ref().is_some_and(|durable| durable.is_shared) || self.host.is_journal_shared;
-        let own_reads = seen * own.reads;
-        let own_writes = seen * own.writes;
+        let early = self.early(index);
+        let own_reads = seen * (own.reads + early * visits.reads.rest);
+        let own_writes = seen * (own.writes + early * visits.writes.rest);
         let own_syncs = if groups { 0.0 } else { seen * own.syncs };
         let own_back = (1.0 - 1.0 / WRITE_BACK_DEPTH) * own.back;
         let mut waits = Waits {
@@ -151,6 +188,8 @@ impl<'a> Network<'a> {
             syncs: own_writes + own.back + own_syncs + across * own_reads,
         };
         let ahead = waits;
+        let back = |visits: &Visits| if visits.back.n > 0.0 { WRITE_BACK_DEPTH } else { 0.0 };
+        each(index, (demand.clients + back(visits) - 1.0).max(f64::MIN_POSITIVE), ahead);
         let means = Waits {
             reads: visits.reads.mean(),
             writes: visits.writes.mean(),
@@ -185,7 +224,9 @@ impl<'a> Network<'a> {
             } else {
                 found
             };
-            waits = waits.map(found, |wait, found| wait + n_others * found);
+            let found = found.map(found, |found, _| n_others * found);
+            each(other, n_others * (load.demand.clients + back(&self.visits[other])), found);
+            waits = waits.map(found, |wait, found| wait + found);
         }
         waits
     }
@@ -236,7 +277,7 @@ impl<'a> Network<'a> {
         let cpu = self.cpu(index).0;
         let syncs = fsync.map_or(0.0, |fsync| per_operation * fsync.seconds);
         let seconds = cpu + visits.reads.seconds(waits.reads) + visits.writes.seconds(waits.writes) + syncs;
-        let cycle = demand.think_seconds + seconds;
+        let cycle = demand.think_seconds + corrected(demand, seconds);
         // Written back as fast as that many requests at a time allow, and no faster.
         let throttle = (demand.clients * visits.back.seconds(waits.back) / WRITE_BACK_DEPTH - cycle).max(0.0);
         let per_s = demand.clients / (cycle + throttle).max(1e-9);
@@ -247,7 +288,10 @@ impl<'a> Network<'a> {
             reads: per_s * visits.reads.work(waits.reads),
             writes: per_s * visits.writes.work(waits.writes),
             back: (per_s * visits.back.work(waits.back)).min(WRITE_BACK_DEPTH * visits.back.mean()),
-            syncs: per_s * links * visits.durable.occupies * (visits.durable.occupies + waits.syncs),
+            syncs: per_s
+                * links
+                * visits.durable.occupies
+                * (visits.durable.rest(self.device(index).variation) + waits.syncs),
             throttle,
             reading: per_s * visits.reads.occupies,
             writing: per_s * (visits.writes.occupies + visits.back.occupies + links * visits.durable.occupies),
@@ -257,9 +301,9 @@ impl<'a> Network<'a> {
 
     /// The part of the processors in use.
     fn cpu_in_use(&self) -> f64 {
-        let of_load =
-            |(load, state): (&Load<'_>, &State)| f64::from(load.copies) * state.per_s * load.demand.cpu_seconds;
-        (self.loads.iter().zip(self.states).map(of_load).sum::<f64>() / self.host.cpus).min(1.0)
+        let all = self.loads.iter().zip(self.states).zip(&self.visits);
+        let in_use: f64 = all.map(|((load, state), visits)| f64::from(load.copies) * state.per_s * visits.cpu).sum();
+        (in_use / self.host.cpus).min(1.0)
     }
 
     /// The part of a device's time in use.
@@ -279,17 +323,19 @@ impl<'a> Network<'a> {
         let (visits, waits, state) = (&self.visits[index], self.waits(index), &self.states[index]);
         let fsync = self.fsync(index, &waits);
         let (cpu, cpu_wait) = self.cpu(index);
-        let one = self.mean_request(self.loads[index].device).unwrap_or(visits.durable.occupies);
+        let (variances, variation) = (self.wait_variances(index), self.device(index).variation);
         let reads = visits.reads.seconds(waits.reads);
         let writes = visits.writes.seconds(waits.writes);
         let mut mean = cpu + reads + writes + state.throttle;
-        let mut variance = queued_variance(demand.cpu_seconds, cpu_wait, demand.cpu_seconds)
-            + visits.reads.variance(waits.reads, one)
-            + visits.writes.variance(waits.writes, one)
+        let mut variance = visits.cpu * visits.cpu
+            + wait_variance(cpu_wait, visits.cpu, 1.0, f64::INFINITY)
+            + visits.reads.variance(waits.reads, variances.reads, variation)
+            + visits.writes.variance(waits.writes, variances.writes, variation)
             + state.throttle * state.throttle;
         let mut syncs = None;
         if let (Some(fsync), Some(durable)) = (fsync, &demand.durable) {
-            let of_one = durable.chain * queued_variance(visits.durable.occupies, waits.syncs, one)
+            let occupies = visits.durable.occupies;
+            let of_one = durable.chain * (variation * occupies * occupies + variances.syncs)
                 + fsync.busy * fsync.commit * fsync.commit / 12.0;
             syncs = Some(times(fsync.seconds, of_one));
             mean += durable.per_operation * fsync.seconds;
@@ -309,19 +355,8 @@ impl<'a> Network<'a> {
             Limit::Clients
         };
         let miss = if visits.cached > 0.0 { visits.miss } else { 0.0 };
+        let mean = corrected(demand, mean);
         Achieved { per_s: state.per_s, operation: times(mean, variance), fsync: syncs, miss, limit }
-    }
-
-    /// Mean time for which a request occupies a device, of all its loads.
-    fn mean_request(&self, device: usize) -> Option<f64> {
-        let (mut n, mut seconds) = (0.0, 0.0);
-        let all = self.loads.iter().zip(self.states).zip(&self.visits);
-        for ((load, state), visits) in all.filter(|((load, _), _)| load.device == device) {
-            let per_s = f64::from(load.copies) * state.per_s;
-            n += per_s * (visits.reads.n + visits.writes.n + visits.back.n);
-            seconds += per_s * (visits.reads.occupies + visits.writes.occupies + visits.back.occupies);
-        }
-        (n > 0.0).then(|| seconds / n)
     }
 }
 
@@ -339,6 +374,11 @@ fn misses(host: &Host<'_>, loads: &[Load<'_>], states: &[State]) -> Vec<f64> {
         })
         .collect();
     miss_ratios(host.cache.0 as f64, &readers)
+}
+
+/// The time of an operation with its correction, which leaves a part of it.
+fn corrected(demand: &Demand, seconds: f64) -> f64 {
+    (seconds + demand.correction_seconds).max(LEAST_PART * seconds)
 }
 
 /// Mean number of customers that an arriving one waits for before it has one of `servers`, if it finds `found` on average and `others` at most.

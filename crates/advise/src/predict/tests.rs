@@ -21,6 +21,8 @@ fn serial(seconds: f64) -> DeviceCosts {
         durable_write: cost,
         read_write_sharing: 1.0,
         sequential_run: 1.0,
+        cpu_us: 0.0,
+        variation: 1.0,
     }
 }
 
@@ -38,6 +40,7 @@ fn reads(clients: f64, cpu_seconds: f64) -> Demand {
         durable: None,
         miss_ratios: MissRatios::default(),
         memory: Bytes(0),
+        correction_seconds: 0.0,
     }
 }
 
@@ -188,6 +191,45 @@ fn reads_and_writes_that_do_not_disturb_each_other_keep_their_throughput() {
     assert!(mixed.iter().all(|achieved| achieved.per_s > 990.0), "{mixed:?}");
 }
 
+#[test]
+fn requests_cost_processor_time_only_when_they_are_made() {
+    let device = DeviceCosts { cpu_us: 100.0, ..serial(1e-5) };
+    let mut demand = reads(8.0, 1e-5);
+    demand.requests[0].purpose = Purpose::Cached;
+    demand.miss_ratios = MissRatios::uniform(Bytes::mib(100));
+    let total = |copies| {
+        let load = Load { copies, ..Load::one(&demand) };
+        predict(&host(&[&device], 1.0), &[load]).achieved[0].per_s * f64::from(copies)
+    };
+    assert_near("hits", total(1), 100_000.0, 1.0);
+    // Half of the reads of each miss.
+    assert_near("misses", total(2), 1.0 / 60e-6, 2.0);
+}
+
+#[test]
+fn a_fitted_demand_achieves_alone_what_was_measured() {
+    let device = DeviceCosts {
+        random_read: Costs { small: Cost { latency_us: 100.0, per_s: 40_000.0 }, ..serial(2e-4).random_read },
+        ..serial(2e-4)
+    };
+    let devices = [&device];
+    let host = host(&devices, 4.0);
+    let demand = reads(4.0, 2e-5);
+    let alone = predict(&host, &[Load::one(&demand)]).achieved[0].per_s;
+    for part in [0.2, 0.9, 1.0, 1.1, 1.5, 4.0] {
+        let fitted = fit(&host, 0, &demand, alone * part);
+        assert_near("with a correction", fitted.with, 1.0, 0.5);
+        assert_near("without", fitted.without, 1.0 / part, 0.1);
+        fitted.demand.check().unwrap();
+        let corrected = fitted.demand.correction_seconds;
+        assert!(if part < 1.0 { corrected > 0.0 } else { corrected <= 0.0 }, "{part}: {corrected}");
+    }
+    // Slower for a reason of its own: it leaves the device to others, and many still reach its rate.
+    let slow = fit(&host, 0, &demand, alone / 5.0).demand;
+    let many = predict(&host, &[Load { copies: 30, ..Load::one(&slow) }]);
+    assert_near("many", many.achieved[0].per_s * 30.0, 40_000.0, 5.0);
+}
+
 prop_compose! {
     fn any_demand()(
         clients in 1.0..64.0f64, think_seconds in 0.0..0.1f64, cpu_seconds in 0.0..0.01f64, access in 0usize..4, bytes in 512.0..1e6f64,
@@ -208,6 +250,7 @@ prop_compose! {
             durable: (syncs > 0.5).then_some(Durable { per_operation: syncs, chain, is_shared }),
             miss_ratios: MissRatios::uniform(Bytes(working_set)),
             memory: Bytes(0),
+            correction_seconds: 0.0,
         }
     }
 }

@@ -14,16 +14,19 @@ pub(super) struct Part {
     pub(super) delay: f64,
     /// Sum of the squares of `occupies`.
     pub(super) squares: f64,
+    /// What those who arrive meanwhile still wait for, on average.
+    pub(super) rest: f64,
     /// Variance of their number.
     pub(super) spread: f64,
 }
 
 impl Part {
-    pub(super) fn add(&mut self, n: f64, service: Service, spread: f64) {
+    pub(super) fn add(&mut self, n: f64, service: Service, spread: f64, variation: f64) {
         self.n += n;
         self.occupies += n * service.occupies;
         self.delay += n * service.delay;
         self.squares += n * service.occupies * service.occupies;
+        self.rest += n * service.rest(variation) * service.occupies;
         self.spread += spread;
     }
 
@@ -34,7 +37,7 @@ impl Part {
 
     /// Work of them at the device on average, for each that arrives per second; each waits.
     pub(super) fn work(&self, wait: f64) -> f64 {
-        self.squares + self.occupies * wait
+        self.rest + self.occupies * wait
     }
 
     /// Whole time of all of them, if each waits.
@@ -42,13 +45,13 @@ impl Part {
         self.occupies + self.delay + self.n * wait
     }
 
-    /// Variance of that time, if those that one waits for occupy the device for `one` each on average.
-    pub(super) fn variance(&self, wait: f64, one: f64) -> f64 {
+    /// Variance of that time, if that of each one's wait is known and its own time varies that much.
+    pub(super) fn variance(&self, wait: f64, of_wait: f64, variation: f64) -> f64 {
         if self.n <= 0.0 {
             return 0.0;
         }
         let whole = self.seconds(wait) / self.n;
-        self.n * queued_variance(self.mean(), wait, one) + self.spread * whole * whole
+        self.n * of_wait + variation * self.squares + self.spread * whole * whole
     }
 }
 
@@ -60,14 +63,21 @@ pub(super) struct Visits {
     pub(super) back: Part,
     /// One durable write.
     pub(super) durable: Service,
+    /// Processor time, with that of the requests, seconds.
+    pub(super) cpu: f64,
     pub(super) miss: f64,
     /// Cached reads for each operation, bytes.
     pub(super) cached: f64,
 }
 
-/// Variance of a time in a queue: of the service itself, and of waiting for others of a mean size, both exponential, whose number varies, too.
-pub(super) fn queued_variance(service: f64, wait: f64, one: f64) -> f64 {
-    service * service + 2.0 * wait * one
+/// Variance of what one waits for at a station: those ahead take `one` each, varying that much, and are `most` at most. Their number is
+/// binomial.
+pub(super) fn wait_variance(wait: f64, one: f64, variation: f64, most: f64) -> f64 {
+    if wait <= 0.0 || one <= 0.0 {
+        return 0.0;
+    }
+    let busy = (wait / one / most).min(1.0);
+    wait * one * (variation + 1.0 - busy)
 }
 
 /// Seconds for which an operation occupies a device at least: with reads and with writes, whatever runs beside it.

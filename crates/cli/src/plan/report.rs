@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bulkhead_advise::fleet::FleetFile;
 use bulkhead_advise::place::{
     Alternative, Apart, Broken, Fleet, More, Place, Placement, alternatives, moves, one_more as predict_one_more,
     upper_bound,
@@ -25,6 +26,18 @@ struct PlanView<'a> {
     hosts: Vec<HostView<'a>>,
     moves: Vec<MoveView<'a>>,
     broken: Vec<String>,
+    corrections: Vec<CorrectionView<'a>>,
+}
+
+/// What a workload achieved alone, and by how much predictions are corrected by it.
+#[derive(Serialize)]
+struct CorrectionView<'a> {
+    workload: &'a str,
+    place: String,
+    measured_per_s: f64,
+    predicted_per_s: f64,
+    corrected_per_s: f64,
+    correction_ms: f64,
 }
 
 #[derive(Serialize)]
@@ -144,7 +157,8 @@ fn rejected(fleet: &Fleet, other: &Alternative) -> String {
 ///
 /// # Errors
 /// When standard output cannot be written.
-pub(super) fn plan(fleet: &Fleet, placement: &Placement, has_moves: bool, output: &Output) -> Result<(), Fault> {
+pub(super) fn plan(file: &FleetFile, placement: &Placement, has_moves: bool, output: &Output) -> Result<(), Fault> {
+    let fleet = &file.fleet;
     let is_explained = fleet.workloads.len() <= EXPLAINED;
     let others = if is_explained {
         alternatives(fleet, &placement.places, ALTERNATIVES)
@@ -154,7 +168,7 @@ pub(super) fn plan(fleet: &Fleet, placement: &Placement, has_moves: bool, output
     let moves = if has_moves { moves(fleet, &placement.places) } else { Vec::new() };
     let bound = upper_bound(fleet);
     if output.is_json() {
-        return output.json(&view(fleet, placement, &others, &moves, bound));
+        return output.json(&view(file, placement, &others, &moves, bound));
     }
     let rows: Vec<Vec<String>> = (0..fleet.workloads.len())
         .map(|at| {
@@ -210,6 +224,16 @@ pub(super) fn plan(fleet: &Fleet, placement: &Placement, has_moves: bool, output
             (&fleet.workloads[at].name, fleet.workloads[at].space, place_name(fleet, placement.places[at]));
         output.say(&format!("move {name} from {from} to {to}: {gain:+.2}, up to {space} to copy"));
     }
+    for its in &file.corrections {
+        output.say(&format!(
+            "{} alone on {}: {:.0}/s, predicted {:.0}/s: corrected by {:+.2} ms for each operation",
+            its.workload,
+            place_name(fleet, its.place),
+            its.per_s,
+            its.without * its.per_s,
+            its.seconds * 1e3
+        ));
+    }
     for one in &placement.broken {
         output.say(&format!("broken: {}", broken(fleet, one)));
     }
@@ -217,12 +241,21 @@ pub(super) fn plan(fleet: &Fleet, placement: &Placement, has_moves: bool, output
 }
 
 fn view<'a>(
-    fleet: &'a Fleet,
+    file: &'a FleetFile,
     placement: &Placement,
     others: &[Vec<Alternative>],
     moves: &[(usize, f64)],
     upper_bound: Option<f64>,
 ) -> PlanView<'a> {
+    let fleet = &file.fleet;
+    let corrections = file.corrections.iter().map(|its| CorrectionView {
+        workload: &its.workload,
+        place: place_name(fleet, its.place),
+        measured_per_s: its.per_s,
+        predicted_per_s: its.without * its.per_s,
+        corrected_per_s: its.with * its.per_s,
+        correction_ms: its.seconds * 1e3,
+    });
     let rejected = |other: &Alternative| RejectedView {
         place: place_name(fleet, other.place),
         change: other.change,
@@ -262,6 +295,7 @@ fn view<'a>(
         sum: placement.sum,
         upper_bound,
         is_best: placement.is_best,
+        corrections: corrections.collect(),
         workloads: (0..fleet.workloads.len()).map(workload).collect(),
         hosts: fleet.machines.iter().zip(&placement.uses).map(host).collect(),
         moves: moves.iter().map(moved).collect(),

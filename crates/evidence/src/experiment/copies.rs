@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use bulkhead_advise::predict::{Host, Load as Copies, Prediction, predict};
+use bulkhead_advise::predict::{Fitted, Host, Load as Copies, Prediction, fit, predict};
 use bulkhead_core::demand::{Access, Demand, DeviceCosts, Durable, MissRatios, Purpose, Requests};
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
@@ -27,6 +27,8 @@ pub(super) const SECONDS: f64 = 6.0;
 const FILE: Bytes = Bytes::mib(48);
 /// Memory of all tenants with cached reads.
 const MEMORY: Bytes = Bytes::mib(192);
+/// Least part of a copy's processor time that is its own and not its requests'.
+const LEAST_PART: f64 = 0.05;
 /// Size of the file on which requests are measured.
 const COSTS_FILE: Bytes = Bytes::mib(512);
 
@@ -72,13 +74,16 @@ impl Workload {
     }
 
     /// What a copy demands, by its run alone.
-    pub(super) fn demand(&self, alone: &Measured) -> Demand {
+    pub(super) fn demand(&self, alone: &Measured, costs: &DeviceCosts) -> Fitted {
         let requests = |(access, bytes, purpose)| Requests { access, bytes, per_operation: 1.0, purpose };
         let is_cached = self.kind == LoadKind::CachedRead;
-        Demand {
+        // Each operation of the others makes one, a durable write or a direct request.
+        let made = if is_cached { alone.reads } else { 1.0 };
+        let cpu_seconds = alone.cpu_seconds - made * costs.cpu_us / 1e6;
+        let demand = Demand {
             clients: self.threads as f64,
             think_seconds: 0.0,
-            cpu_seconds: alone.cpu_seconds,
+            cpu_seconds: cpu_seconds.max(LEAST_PART * alone.cpu_seconds),
             requests: self.requests.map(requests).into_iter().collect(),
             // Overwrites of blocks that have been written: no commit, and no client waits for another.
             durable: (self.kind == LoadKind::RandomSync).then_some(Durable {
@@ -88,8 +93,17 @@ impl Workload {
             }),
             miss_ratios: if is_cached { MissRatios::uniform(FILE) } else { MissRatios::default() },
             memory: alone.memory,
-        }
+            correction_seconds: 0.0,
+        };
+        let devices = [costs];
+        fit(&host(&devices, &[(&demand, 1)]), 0, &demand, alone.per_s[0])
     }
+}
+
+/// A demand, and how near the prediction of one copy was without its correction.
+pub(super) fn fitted_words(fitted: &Fitted) -> Result<String> {
+    let demand = serde_json::to_string(&fitted.demand)?;
+    Ok(format!("predicted alone {:.2} of measured, corrected {:.2}; demand {demand}", fitted.without, fitted.with))
 }
 
 /// What requests cost on the shared volume, measured on a file of its own.
@@ -108,14 +122,19 @@ pub(super) fn measure_costs(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<
 
 /// What copies of workloads achieve together, by the model.
 pub(super) fn predicted(costs: &DeviceCosts, loads: &[(&Demand, u32)]) -> Prediction {
-    let cpus = std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
-    let other = loads.iter().map(|(demand, copies)| demand.memory.0.saturating_mul(u64::from(*copies)));
-    let cache = Bytes(MEMORY.0.saturating_sub(other.fold(0, u64::saturating_add)));
     let devices = [costs];
-    let host = Host { cpus, cache, devices: &devices, is_journal_shared: false, has_shares: false };
+    let host = host(&devices, loads);
     let loads: Vec<Copies<'_>> =
         loads.iter().map(|(demand, copies)| Copies { copies: *copies, ..Copies::one(demand) }).collect();
     predict(&host, &loads)
+}
+
+/// This machine, with the page cache that those loads have.
+fn host<'a>(devices: &'a [&'a DeviceCosts], loads: &[(&Demand, u32)]) -> Host<'a> {
+    let cpus = std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
+    let other = loads.iter().map(|(demand, copies)| demand.memory.0.saturating_mul(u64::from(*copies)));
+    let cache = Bytes(MEMORY.0.saturating_sub(other.fold(0, u64::saturating_add)));
+    Host { cpus, cache, devices, is_journal_shared: false, has_shares: false }
 }
 
 /// What copies achieved together.

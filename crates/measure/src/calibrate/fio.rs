@@ -68,6 +68,7 @@ pub struct Side {
 #[derive(Debug, Default, Deserialize)]
 pub struct Latency {
     pub mean: Option<f64>,
+    pub stddev: Option<f64>,
     /// Keyed by number, for example `99.000000`.
     #[serde(default)]
     percentile: BTreeMap<String, f64>,

@@ -1,4 +1,4 @@
-//! A simulation of the same network, event by event, with exponential times.
+//! A simulation of the same network, event by event, with exponential times; those of the device can be constant.
 
 use super::*;
 
@@ -33,10 +33,11 @@ enum At {
     Delay,
 }
 
-/// Throughputs and 99th percentiles of response times over a long run.
-fn simulate(classes: &[Class], processors: usize) -> Vec<(f64, f64)> {
+/// Throughputs and 99th percentiles of response times over a long run. `varies` says whether the times of the device do.
+fn simulate(classes: &[Class], processors: usize, varies: bool) -> Vec<(f64, f64)> {
     const END: f64 = 2000.0;
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let of_device = |random: &mut Random, mean: f64| if varies { random.exponential(mean) } else { mean };
     // The next event of each customer, by a scan: there are few.
     let customers: Vec<usize> = classes.iter().enumerate().flat_map(|(class, it)| vec![class; it.customers]).collect();
     let mut places: Vec<(At, f64)> =
@@ -63,14 +64,18 @@ fn simulate(classes: &[Class], processors: usize) -> Vec<(f64, f64)> {
                 queue.retain(|waiting| *waiting != next);
                 if let Some(starts) = queue.get(servers - 1) {
                     let its = classes[customers[*starts]];
-                    let seconds = if at == At::Cpu { its.cpu } else { its.device };
-                    places[*starts].1 = now + random.exponential(seconds);
+                    let seconds = match at {
+                        At::Cpu => random.exponential(its.cpu),
+                        _ => of_device(&mut random, its.device),
+                    };
+                    places[*starts].1 = now + seconds;
                 }
                 if at == At::Cpu {
                     let (queue, seconds) = (&mut at_device, class.device);
                     queue.push(next);
+                    let starts = queue.len() == 1;
                     places[next] =
-                        (At::Device, if queue.len() == 1 { now + random.exponential(seconds) } else { f64::INFINITY });
+                        (At::Device, if starts { now + of_device(&mut random, seconds) } else { f64::INFINITY });
                 } else {
                     places[next] = (At::Delay, now + class.delay);
                 }
@@ -123,10 +128,11 @@ fn throughputs_and_tails_are_near_simulated_ones() {
             25.0,
         ),
     ];
-    for (classes, processors, percent) in cases {
-        let simulated = simulate(classes, processors);
+    let all = cases.into_iter().flat_map(|case| [(case, true), (case, false)]);
+    for ((classes, processors, percent), varies) in all {
+        let simulated = simulate(classes, processors, varies);
         // One device with a cost for each class: sizes tell them apart.
-        let mut device = serial(0.001);
+        let mut device = DeviceCosts { variation: f64::from(varies), ..serial(0.001) };
         let (first, last) = (&classes[0], classes.last().unwrap());
         let cost = |class: &Class| Cost { latency_us: (class.device + class.delay) * 1e6, per_s: 1.0 / class.device };
         device.random_read = Costs { small: cost(first), large: cost(last) };
@@ -152,7 +158,7 @@ fn throughputs_and_tails_are_near_simulated_ones() {
         let loads: Vec<Load<'_>> = demands.iter().map(Load::one).collect();
         let prediction = predict(&host(&[&device], processors as f64), &loads);
         for (index, (achieved, (per_s, p99))) in prediction.achieved.iter().zip(&simulated).enumerate() {
-            let what = format!("class {index} of {}, on {processors}", classes.len());
+            let what = format!("class {index} of {}, on {processors}, varies: {varies}", classes.len());
             assert_near(&what, achieved.per_s, *per_s, percent);
             assert_near(&format!("p99 of {what}"), achieved.operation.p99, *p99, 25.0);
         }
