@@ -9,7 +9,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     println!("cargo::rerun-if-changed={}", sources.display());
 
-    for object in ["bulkhead", "plain", "xfs"] {
+    for object in ["bulkhead", "plain", "profile", "xfs"] {
         libbpf_cargo::SkeletonBuilder::new()
             .source(sources.join(format!("{object}.bpf.c")))
             .obj(out.join(format!("{object}.bpf.o")))
@@ -21,9 +21,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     bindgen::Builder::default()
         .header(sources.join("record.h").display().to_string())
         .allowlist_type(
-            "share_key|write_key|service_key|service|.*_record|share_kind|write_kind|service_class|record_type|loss|plain_field",
+            "share_key|write_key|service_key|service|demand_key|demand|durable|.*_record|share_kind|write_kind|service_class|record_type|loss|plain_field",
         )
-        .allowlist_var("SHARE_.*|WRITE_.*|SERVICE_.*|RECORD_.*|LOSS_.*|FIELD_.*|N_FIELDS")
+        .allowlist_var("SHARE_.*|WRITE_.*|SERVICE_.*|RECORD_.*|DEMAND_.*|LOSS_.*|FIELD_.*|N_FIELDS")
         .prepend_enum_name(false)
         .layout_tests(false)
         .generate()?

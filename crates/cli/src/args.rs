@@ -17,6 +17,7 @@ mod nest;
 mod observe;
 mod plan;
 mod pool;
+mod profile;
 mod tenant;
 mod volume;
 
@@ -40,6 +41,7 @@ pub(crate) use self::nest::NestArgs;
 pub(crate) use self::observe::{BlameArgs, HeatmapArgs, SortKey, TopArgs};
 pub(crate) use self::plan::PlanArgs;
 pub(crate) use self::pool::{PoolCommand, PoolCreateArgs, Server};
+pub(crate) use self::profile::ProfileArgs;
 pub(crate) use self::tenant::{EnterArgs, RunArgs, TenantCommand, TenantSetArgs};
 pub(crate) use self::volume::{MountArgs, ReceiveArgs, SendArgs, VolumeCommand};
 
@@ -152,6 +154,11 @@ pub(crate) enum Command {
     /// system on the disk itself. Writes a report with the best and worst pairs and what differs on the disk. Takes hours; an interrupted run
     /// can be continued.
     Nest(NestArgs),
+    /// Measure what a running container demands of its host, for `plan`
+    ///
+    /// Watches processor time, requests to devices, durable writes, page cache and threads of a container of any engine, from outside, until the
+    /// figures are stable. Needs no daemon and changes nothing. With `--demand`, writes what a fleet file takes.
+    Profile(ProfileArgs),
     /// Plan which workload belongs on which device of which host
     ///
     /// Predicts, from what each workload demands and what each device's requests cost, what workloads achieve together, and maximises the sum of

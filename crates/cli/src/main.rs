@@ -29,6 +29,7 @@ mod output;
 mod parse;
 mod plan;
 mod plugin;
+mod profile;
 mod progress;
 mod ready;
 mod run;
@@ -74,6 +75,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Enter(args) => Ok(run::enter(args, &client, output)),
         Command::Doctor(args) => doctor::run(&args, output),
         Command::Nest(args) => nest::run(&args, output).map(|()| ExitCode::SUCCESS),
+        Command::Profile(args) => profile::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Plan(args) => plan::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Blockd(args) => blockd::run(&args, output).map(|()| ExitCode::SUCCESS),

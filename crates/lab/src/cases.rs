@@ -66,6 +66,7 @@ const LONG: &[(&str, &str)] = &[
     ("peers_hold", "peers_share"),
     ("plain_processes", "systemd_slices"),
     ("plan_costs", "doctor_faults"),
+    ("plan_profile", "doctor_faults"),
     ("podman_runtime", "docker_in_slice"),
     ("podman_volumes", "docker_volumes"),
     ("send_receive_others", "send_receive"),

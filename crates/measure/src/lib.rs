@@ -21,6 +21,7 @@ pub mod load;
 pub mod mariadb;
 pub mod nest;
 pub mod pair;
+pub mod profile;
 pub mod report;
 pub mod result;
 pub mod sample;

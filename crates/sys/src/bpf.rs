@@ -7,6 +7,7 @@
 
 mod decode;
 mod plain;
+pub mod profile;
 mod tracer;
 pub mod xfs;
 

@@ -1,4 +1,4 @@
-//! `bulkhead device costs` on a disk, and a plan with what it prints.
+//! `bulkhead device costs` on a disk, `bulkhead profile` of loads whose demand is known, and plans with what they print.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
 
-pub(super) const CASES: &[Case] = &[Case {
+const COSTS: Case = Case {
     name: "plan_costs",
     about: "`bulkhead device costs` refuses a directory without room, prints figures that agree with the disk's model, leaves no file, and \
             `bulkhead plan` takes them",
@@ -19,7 +19,18 @@ pub(super) const CASES: &[Case] = &[Case {
     profile: Profile { name: "plan", disks: &[DiskSpec::new(DiskModel::Ssd, 4096)], ..PROFILE },
     limit: Duration::from_secs(900),
     run: |ctx| Box::pin(costs(ctx)),
-}];
+};
+
+pub(super) const CASES: &[Case] = &[
+    COSTS,
+    Case {
+        name: "plan_profile",
+        about: "`bulkhead profile` finds the demand of loads that fio makes: durable writes, direct reads of many, cached reads; it refuses an \
+                idle container, and `bulkhead plan` takes the demand",
+        run: |ctx| Box::pin(profile(ctx)),
+        ..COSTS
+    },
+];
 
 const FLEET: &str = r#"
 [[device]]
@@ -77,4 +88,119 @@ async fn costs(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!((60.0..=110.0).contains(&per_s), "{plan}");
     ctx.machine.sh("umount /run/disk").await?;
     Ok(Outcome::Passed)
+}
+
+/// Loads of fio, by name: how it is called, and what is to be found.
+const LOADS: [(&str, &str); 3] = [
+    ("durable", "--rw=randwrite --bs=4k --fdatasync=1 --ioengine=psync --numjobs=2"),
+    ("direct", "--rw=randread --bs=16k --direct=1 --ioengine=psync --numjobs=3"),
+    ("cached", "--rw=randread --bs=4k --ioengine=psync --numjobs=1 --thinktime=1000"),
+];
+
+async fn profile(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let disk = ctx.machine.disk(0).await?;
+    ctx.machine
+        .sh(&format!(
+            "mkfs.ext4 -q {disk}; mkdir -p /run/disk; mount {disk} /run/disk; dd if=/dev/zero of=/run/disk/file bs=1M count=256 \
+             oflag=direct status=none; sync; cd /sys/fs/cgroup; echo '+memory +io' > cgroup.subtree_control; mkdir db.service idle.service"
+        ))
+        .await?;
+    let program = ctx.program("bulkhead");
+    let spawn = async |cgroup: &str, command: &str| {
+        let script = format!("echo $$ > /sys/fs/cgroup/{cgroup}/cgroup.procs; exec {command}");
+        ctx.machine.spawn(&["bash", "-c", &script], &[]).await
+    };
+    let idle = spawn("idle.service", "sleep 1000").await?;
+    for (name, options) in LOADS {
+        ctx.machine.sh("echo 3 > /proc/sys/vm/drop_caches").await?;
+        let fio = format!(
+            "fio --name={name} --thread --filename=/run/disk/file --size=256M --time_based --runtime=300 --fallocate=none \
+             --randrepeat=1 --norandommap --output-format=json --group_reporting --output=/run/{name}.json {options}"
+        );
+        let load = spawn("db.service", &fio).await?;
+        let demand = format!("/run/{name}.demand");
+        let arguments = [&program, "-o", "json", "profile", "db", "--for", "60", "--demand", &demand];
+        let output = ctx.machine.run_within(&arguments, Duration::from_secs(300)).await?;
+        load.kill(2).await?;
+        load.wait(Duration::from_secs(60)).await?;
+        ensure!(output.status == ExitStatus::Code(0), "{name}: {}: {}", output.status, output.stderr);
+        ctx.save(&format!("{name}.json"), &output.stdout)?;
+        let found: Value = serde_json::from_str(&output.stdout).context("the profile")?;
+        // Before it, fio says which signal ended it.
+        let report = ctx.machine.sh(&format!("sed -n '/^{{/,$p' /run/{name}.json")).await?;
+        let report: Value = serde_json::from_str(&report).with_context(|| format!("fio's report: {report}"))?;
+        ctx.log(format!("{name}: {found}"));
+        check_profile(name, &found, &report)?;
+    }
+    refused(ctx, 1, &["it was idle"], &["profile", "idle.service", "--for", "30"]).await?;
+    refused(ctx, 3, &["container \"nobody\"", "no running container"], &["profile", "nobody"]).await?;
+    refused(ctx, 3, &["there is no such cgroup"], &["profile", "/a/b"]).await?;
+    refused(ctx, 2, &["is not the number of a process"], &["profile", "pid:x"]).await?;
+    idle.kill(9).await?;
+    idle.wait(Duration::from_secs(60)).await?;
+
+    let fleet = FLEET.replace("costs = \"costs.json\"", PLAIN_COSTS).replace(
+        "demand = { clients = 1, cpu-seconds = 0.0001, durable = { per-operation = 1, chain = 1 } }",
+        "demand = \"durable.demand\"",
+    );
+    ctx.machine.sh(&format!("cat > /run/fleet.toml <<'E'\n{fleet}\nE")).await?;
+    let output = ctx.machine.run(&[program.as_str(), "plan", "/run/fleet.toml"]).await?;
+    ensure!(output.status == ExitStatus::Code(0), "{}: {}", output.status, output.stderr);
+    ctx.machine.sh("umount /run/disk; cd /sys/fs/cgroup; rmdir db.service idle.service").await?;
+    Ok(Outcome::Passed)
+}
+
+/// Costs of a made-up disk.
+const PLAIN_COSTS: &str = r#"
+[device.costs]
+random-read = { small = { latency-us = 100, per-s = 10000 }, large = { latency-us = 300, per-s = 3000 } }
+sequential-read = { small = { latency-us = 100, per-s = 10000 }, large = { latency-us = 300, per-s = 3000 } }
+random-write = { small = { latency-us = 100, per-s = 10000 }, large = { latency-us = 300, per-s = 3000 } }
+sequential-write = { small = { latency-us = 100, per-s = 10000 }, large = { latency-us = 300, per-s = 3000 } }
+durable-write = { latency-us = 9000, per-s = 200 }
+read-write-sharing = 1
+sequential-run = 4"#;
+
+/// Checks a profile against what fio counted itself.
+fn check_profile(name: &str, found: &Value, report: &Value) -> Result<()> {
+    let figure = |path: &str| found.pointer(path).and_then(Value::as_f64).with_context(|| format!("{path} in {found}"));
+    let job = report["jobs"].get(0).context("no job")?;
+    let side = if name == "durable" { "write" } else { "read" };
+    let per_s = job[side]["iops"].as_f64().context("iops")?;
+    let near = |what: &str, value: f64, wanted: f64, part: f64| {
+        ensure!((value / wanted - 1.0).abs() <= part, "{name}: {what} is {value}, not {wanted}: {found}");
+        Ok(())
+    };
+    ensure!(found["unstable"] == Value::Array(Vec::new()), "{name}: not stable: {found}");
+    let operation = if name == "durable" { "durable-write" } else { "call" };
+    ensure!(found["operation"] == operation, "{name}: {found}");
+    let first = |key: &str| figure(&format!("/demand/requests/0/{key}"));
+    let is_of = |access: &str, purpose: &str| {
+        let requests = &found["demand"]["requests"][0];
+        ensure!(requests["access"] == access && requests["purpose"] == purpose, "{name}: {found}");
+        Ok(())
+    };
+    match name {
+        "durable" => {
+            near("operations", figure("/per_s/mean")?, per_s, 0.1)?;
+            near("chain", figure("/demand/durable/chain")?, 1.0, 0.2)?;
+            near("clients", figure("/demand/clients")?, 2.0, 0.01)?;
+            // The two wait for the device nearly always.
+            ensure!(figure("/demand/think-seconds")? * per_s < 0.3, "{found}");
+        }
+        "direct" => {
+            near("operations", figure("/per_s/mean")?, per_s, 0.1)?;
+            near("clients", figure("/demand/clients")?, 3.0, 0.01)?;
+            is_of("random-read", "direct")?;
+            near("requests", first("per-operation")?, 1.0, 0.05)?;
+            near("size", first("bytes")?, 16_384.0, 0.05)?;
+        }
+        _ => {
+            is_of("random-read", "cached")?;
+            near("reads", first("per-operation")?, 1.0, 0.1)?;
+            near("thinking", figure("/demand/think-seconds")?, 1e-3, 0.3)?;
+        }
+    }
+    Ok(())
 }

@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT OR Apache-2.0 */
 /*
- * Shared by all objects: sums by cgroup, traced devices, and owners of inodes and bios.
+ * Shared by the objects that account journals: sums by cgroup, traced devices, and owners of inodes.
  */
 #ifndef BULKHEAD_COMMON_H
 #define BULKHEAD_COMMON_H
 
-#include "vmlinux.h"
-
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_helpers.h>
-
-#include "record.h"
-
-/* bpf_probe_read_kernel is available only to programs under a GPL-compatible licence. */
-char LICENSE[] SEC("license") = "Dual MIT/GPL";
+#include "helpers.h"
 
 /* 80 bytes x 16384 = 1.3 MiB. */
 struct {
@@ -54,39 +46,9 @@ static __always_inline void count_loss(__u32 kind)
 		__sync_fetch_and_add(count, 1);
 }
 
-static __always_inline __u32 thread_id(void)
-{
-	return (__u32)bpf_get_current_pid_tgid();
-}
-
-/* The id of a cgroup in the unified hierarchy, else 0. */
-static __always_inline __u64 cgroup_id(struct cgroup *cgroup)
-{
-	if (!cgroup || BPF_CORE_READ(cgroup, root, hierarchy_id) != 0)
-		return 0;
-	return BPF_CORE_READ(cgroup, kn, id);
-}
-
 static __always_inline bool is_kernel_thread(void)
 {
 	return bpf_get_current_task_btf()->flags & PF_KTHREAD;
-}
-
-/* Adds to a sum; returns false if the map is full. */
-static __always_inline bool add(void *map, const void *key, __u64 amount)
-{
-	__u64 *sum = bpf_map_lookup_elem(map, key);
-
-	if (!sum) {
-		__u64 zero = 0;
-
-		bpf_map_update_elem(map, key, &zero, BPF_NOEXIST);
-		sum = bpf_map_lookup_elem(map, key);
-		if (!sum)
-			return false;
-	}
-	__sync_fetch_and_add(sum, amount);
-	return true;
 }
 
 static __always_inline void add_share_key(struct share_key *key, __u64 amount)
@@ -125,15 +87,6 @@ static __always_inline __u64 writeback_owner(struct inode *inode)
 	__u64 cgroup = cgroup_id(BPF_CORE_READ(inode, i_wb, memcg_css, cgroup));
 
 	return cgroup ? cgroup : cgroup_id(BPF_CORE_READ(inode, i_wb, blkcg_css, cgroup));
-}
-
-static __always_inline __u64 bio_cgroup(struct bio *bio)
-{
-	if (!bio)
-		return 0;
-	if (bpf_core_field_exists(bio->bi_blkg))
-		return cgroup_id(bio->bi_blkg->blkcg->css.cgroup);
-	return cgroup_id(((struct bio___blkcg *)bio)->bi_blkcg->css.cgroup);
 }
 
 static __always_inline bool is_meta(unsigned int flags)

@@ -10,8 +10,8 @@ use super::generated::{
     LOSS_COMMITS_FULL, LOSS_RING_FULL, LOSS_SERVICE_FULL, LOSS_SHARES_FULL, LOSS_SHARES_GONE, LOSS_WRITES_FULL,
     RECORD_COMMIT, RECORD_DROPPED, RECORD_LOG, RECORD_SYNC, SERVICE_DATA, SERVICE_FLUSH, SERVICE_META, SHARE_AGAIN,
     SHARE_CEDED, SHARE_DIRTIED, SHARE_JOINED, SHARE_LOGGED, SHARE_LOST, SHARE_ORDERED, WRITE_CHECKPOINT,
-    WRITE_FAST_COMMIT, WRITE_LOG, WRITE_SUPERBLOCK, commit_record, dropped_record, log_record, service, service_key,
-    share_key, sync_record, write_key,
+    WRITE_FAST_COMMIT, WRITE_LOG, WRITE_SUPERBLOCK, commit_record, demand, demand_key, dropped_record, durable,
+    log_record, service, service_key, share_key, sync_record, write_key,
 };
 
 /// A structure of `record.h`: integers without implicit padding, for which every bit pattern is valid.
@@ -36,6 +36,12 @@ unsafe impl Plain for write_key {}
 unsafe impl Plain for service_key {}
 // SAFETY: as above.
 unsafe impl Plain for service {}
+// SAFETY: as above.
+unsafe impl Plain for demand_key {}
+// SAFETY: as above.
+unsafe impl Plain for demand {}
+// SAFETY: as above.
+unsafe impl Plain for durable {}
 
 /// Reads a structure; `None` if there are too few bytes.
 pub(super) fn read<T: Plain>(bytes: &[u8]) -> Option<T> {

@@ -165,4 +165,25 @@ enum plain_field {
 	N_FIELDS,
 };
 
+/* Requests of profiled cgroups. */
+#define DEMAND_WRITE 1u
+#define DEMAND_SEQUENTIAL 2u /* begins where another one of the same direction ended */
+#define DEMAND_BACKGROUND 4u /* nobody waits for it: a write without REQ_SYNC */
+struct demand_key {
+	__u32 dev; /* the whole disk */
+	__u32 kind; /* DEMAND_* */
+};
+
+struct demand {
+	__u64 requests;
+	__u64 bytes;
+};
+
+/* Calls to fsync, fdatasync, and on ext4 also msync and writes with O_DSYNC. */
+struct durable {
+	__u64 calls;
+	__u64 ns;
+	__u64 commits; /* calls during which a commit of the file system ended */
+};
+
 #endif

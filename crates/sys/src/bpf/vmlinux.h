@@ -108,6 +108,7 @@ struct request {
 	struct request_queue *q;
 	unsigned int cmd_flags;
 	unsigned int __data_len;
+	__u64 __sector;
 	struct bio *bio;
 };
 
@@ -212,6 +213,7 @@ struct xfs_inode_log_item {
 
 /* Bit numbers, which the running kernel is asked for. */
 enum req_flag_bits {
+	__REQ_SYNC = 11,
 	__REQ_META = 12,
 };
 
