@@ -44,6 +44,8 @@ pub struct Profile {
     pub memory_mib: u32,
     /// CPUs of the guest.
     pub cpus: u32,
+    /// Further arguments of its kernel, separated by spaces.
+    pub kernel_arguments: &'static str,
 }
 
 impl Profile {
@@ -54,6 +56,7 @@ impl Profile {
             disks: self.disks.to_vec(),
             memory_mib: self.memory_mib,
             cpus: self.cpus,
+            kernel_arguments: self.kernel_arguments,
             ..MachineSpec::new(kernel)
         }
     }

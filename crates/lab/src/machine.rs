@@ -62,6 +62,8 @@ pub struct MachineSpec {
     pub memory_mib: u32,
     /// Virtual CPUs.
     pub cpus: u32,
+    /// Further arguments of the kernel, separated by spaces.
+    pub kernel_arguments: &'static str,
     /// How long the boot may take.
     pub boot_timeout: Duration,
 }
@@ -77,6 +79,7 @@ impl MachineSpec {
             disks: Vec::new(),
             memory_mib: 2048,
             cpus: 2,
+            kernel_arguments: "",
             boot_timeout: Duration::from_secs(240),
         }
     }

@@ -130,6 +130,7 @@ impl Start<'_> {
         if spec.clock == Clock::Virtual && spec.cpus == 1 {
             arguments.push(NO_PROCESSOR_TIMER);
         }
+        arguments.extend(spec.kernel_arguments.split_ascii_whitespace());
         qemu.args(["-append", &arguments.join(" ")]);
         Ok(qemu)
     }

@@ -81,8 +81,15 @@ impl Guest for FakeMachine {
     }
 }
 
-const SMALL: Profile =
-    Profile { name: "small", clock: Clock::Virtual, init: Init::Script, disks: &[], memory_mib: 1, cpus: 1 };
+const SMALL: Profile = Profile {
+    name: "small",
+    clock: Clock::Virtual,
+    init: Init::Script,
+    disks: &[],
+    memory_mib: 1,
+    cpus: 1,
+    kernel_arguments: "",
+};
 const BIG: Profile = Profile { name: "big", ..SMALL };
 
 fn case(name: &'static str, run: fn(&mut super::Ctx<FakeMachine>) -> crate::case::Running<'_>) -> Case<FakeMachine> {

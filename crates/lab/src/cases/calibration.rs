@@ -24,7 +24,15 @@ const fn case(name: &'static str, disks: &'static [DiskSpec]) -> Case {
         about: "an io.cost model is measured and stored, works when it is enabled, and the measurement leaves nothing \
                 behind",
         kernels: &[Kernel::V6_12],
-        profile: Profile { name, clock: Clock::Wall, init: Init::Script, disks, memory_mib: 3072, cpus: 2 },
+        profile: Profile {
+            name,
+            clock: Clock::Wall,
+            init: Init::Script,
+            disks,
+            memory_mib: 3072,
+            cpus: 2,
+            kernel_arguments: "",
+        },
         limit: Duration::from_secs(1800),
         run: |ctx| Box::pin(calibrate(ctx)),
     }

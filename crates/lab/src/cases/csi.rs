@@ -80,6 +80,23 @@ const COPIES: &str = "from an existing source|CreateSnapshot .* should (succeed|
 /// Time limit of the suite under emulation.
 const SUITE_LIMIT: Duration = Duration::from_secs(600);
 
+/// gRPC for scripts, with the libraries that the guest does not have.
+const GRPC: [&str; 4] = ["python3-grpcio", "libabsl20240722", "libcares2", "libre2-11"];
+
+/// The environment in which a script finds gRPC, as words of a shell.
+///
+/// # Errors
+/// When a package is not available.
+async fn grpc_for_python(ctx: &Ctx) -> Result<String> {
+    let (mut modules, mut libraries) = (Vec::new(), Vec::new());
+    for name in GRPC {
+        let package = ctx.lab.package(name).await.with_context(|| format!("Debian's {name} is not available"))?;
+        modules.push(package.path("usr/lib/python3/dist-packages"));
+        libraries.push(package.path("usr/lib/x86_64-linux-gnu"));
+    }
+    Ok(format!("PYTHONPATH={} LD_LIBRARY_PATH={}", modules.join(":"), libraries.join(":")))
+}
+
 /// On volumes of this kind of pool.
 async fn csi_sanity(ctx: &Ctx, kind: &str) -> Result<Outcome> {
     match ctx.lab.go_tool(GoTool::CSI_SANITY).await {

@@ -24,6 +24,7 @@ pub(super) const SOAK: &[Case] = &[Case {
         disks: &[DiskSpec::new(DiskModel::Hdd, 8192)],
         memory_mib: 3072,
         cpus: 2,
+        kernel_arguments: "",
     },
     limit: Duration::from_secs(1800),
     run: |ctx| Box::pin(demo_on_directory(ctx)),

@@ -26,6 +26,7 @@ pub(super) const PROFILE: Profile = Profile {
     ],
     memory_mib: 2048,
     cpus: 1,
+    kernel_arguments: "",
 };
 
 /// [`PROFILE`] on the wall clock, with processors that run in parallel: for races between servers, writers and kills,

@@ -13,8 +13,15 @@ use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
 use crate::sealed::{SealedSpec, run_sealed};
 
-const PROFILE: Profile =
-    Profile { name: "lab", clock: Clock::Wall, init: Init::Script, disks: HDD_SSD_FAULTY, memory_mib: 2048, cpus: 2 };
+const PROFILE: Profile = Profile {
+    name: "lab",
+    clock: Clock::Wall,
+    init: Init::Script,
+    disks: HDD_SSD_FAULTY,
+    memory_mib: 2048,
+    cpus: 2,
+    kernel_arguments: "",
+};
 const LIMIT: Duration = Duration::from_secs(300);
 /// One processor, as in measurements.
 const VIRTUAL: Profile = Profile {
@@ -24,6 +31,7 @@ const VIRTUAL: Profile = Profile {
     disks: &[DiskSpec::new(DiskModel::Hdd, 1024), DiskSpec::new(DiskModel::Fast, 64)],
     memory_mib: 1024,
     cpus: 1,
+    kernel_arguments: "",
 };
 
 const LOSING: Profile =

@@ -42,6 +42,7 @@ pub(super) const SLOW: Profile = Profile {
     disks: &[DiskSpec::new(DiskModel::Hdd, 4096)],
     memory_mib: 2048,
     cpus: 1,
+    kernel_arguments: "",
 };
 
 /// Creates and mounts a shared ext4 with its journal on a separate device.
