@@ -69,10 +69,20 @@ impl Node {
 
     /// The volume that an id names. A snapshot is none.
     async fn volume(&self, id: &str) -> Result<VolumeView, Fault> {
-        let none = || Fault::new(Code::NotFound, format!("volume {id}"), "there is no such volume on this node");
+        let none = || {
+            let cause = format!(
+                "node {} has no such volume, and a volume stays on the node that created it",
+                self.settings.node
+            );
+            Fault::new(Code::NotFound, format!("volume {id}"), cause)
+                .hint("the nodeAffinity of its PersistentVolume names that node")
+        };
         let Some(volume) = names::parse_id("volume_id", id)? else { return Err(none()) };
-        let view = self.daemon.volume_inspect(&volume).await?;
-        if view.read_only { Err(none()) } else { Ok(view) }
+        match self.daemon.volume_inspect(&volume).await {
+            Ok(view) if view.read_only => Err(none()),
+            Err(fault) if fault.code == Code::NotFound => Err(none()),
+            found => found,
+        }
     }
 
     /// The lease of a volume that is staged at a path.

@@ -2,6 +2,7 @@
 
 mod diagnostics;
 mod node;
+mod nodes;
 mod requests;
 mod server;
 mod volumes;
@@ -41,8 +42,12 @@ struct Stack {
 }
 
 impl Stack {
-    /// With one pool, `fast`, on a thin pool.
+    /// On `node-1`, with one pool, `fast`, on a thin pool.
     async fn start() -> Self {
+        Self::start_on("node-1").await
+    }
+
+    async fn start_on(node: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (state, run) = (dir.path().join("state"), dir.path().join("run"));
         let socket = run.join("bulkhead.sock");
@@ -68,7 +73,7 @@ impl Stack {
         tokio::time::timeout(LIMIT, answers).await.expect("the daemon answers");
         let source = NewPoolSource::VolumeGroup { vg: "tvg".into(), thin_pool: Some("thin".to_owned()) };
         daemon.pool_create(&PoolCreate { name: "fast".parse().unwrap(), source }, false).await.unwrap();
-        let controller = Controller::new(daemon.clone(), settings(LIMIT));
+        let controller = Controller::new(daemon.clone(), Settings { node: node.to_owned(), ..settings(LIMIT) });
         Self { dir, daemon, controller, _stop: stop }
     }
 

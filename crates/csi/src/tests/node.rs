@@ -21,27 +21,32 @@ use crate::proto::{
 };
 
 /// A daemon, and the node service in front of it.
-struct Host {
-    stack: Stack,
-    node: Node,
+pub(super) struct Host {
+    pub(super) stack: Stack,
+    pub(super) node: Node,
     kubelet: PathBuf,
 }
 
 impl Host {
-    async fn start() -> Self {
-        let stack = Stack::start().await;
+    pub(super) async fn start() -> Self {
+        Self::start_on("node-1").await
+    }
+
+    pub(super) async fn start_on(node_id: &str) -> Self {
+        let stack = Stack::start_on(node_id).await;
         let kubelet = stack.dir.path().join("kubelet");
         std::fs::create_dir_all(kubelet.join("pods")).unwrap();
         std::fs::create_dir_all(kubelet.join("stage")).unwrap();
-        let node = node(&stack, &kubelet);
+        let settings = Settings { node: node_id.to_owned(), ..settings(&kubelet) };
+        let node = Node::new(stack.daemon.clone(), settings);
         Self { stack, node, kubelet }
     }
 
-    fn path(&self, below: &str) -> String {
+    pub(super) fn path(&self, below: &str) -> String {
         self.kubelet.join(below).display().to_string()
     }
 
-    async fn stage(&self, id: &str, path: &str, capability: VolumeCapability) -> Result<(), Status> {
+    pub(super) async fn stage(&self, id: &str, path: &str, capability: VolumeCapability) -> Result<(), Status> {
         let request = NodeStageVolumeRequest {
             volume_id: id.to_owned(),
             staging_target_path: path.to_owned(),
@@ -51,23 +56,23 @@ impl Host {
         answer(self.node.node_stage_volume(Request::new(request))).await.map(drop)
     }
 
-    async fn unstage(&self, id: &str, path: &str) -> Result<(), Status> {
+    pub(super) async fn unstage(&self, id: &str, path: &str) -> Result<(), Status> {
         let (volume_id, staging_target_path) = (id.to_owned(), path.to_owned());
         let request = NodeUnstageVolumeRequest { volume_id, staging_target_path };
         answer(self.node.node_unstage_volume(Request::new(request))).await.map(drop)
     }
 
-    async fn publish(&self, request: NodePublishVolumeRequest) -> Result<(), Status> {
+    pub(super) async fn publish(&self, request: NodePublishVolumeRequest) -> Result<(), Status> {
         answer(self.node.node_publish_volume(Request::new(request))).await.map(drop)
     }
 
-    async fn unpublish(&self, id: &str, path: &str) -> Result<(), Status> {
+    pub(super) async fn unpublish(&self, id: &str, path: &str) -> Result<(), Status> {
         let request = NodeUnpublishVolumeRequest { volume_id: id.to_owned(), target_path: path.to_owned() };
         answer(self.node.node_unpublish_volume(Request::new(request))).await.map(drop)
     }
 
     /// A request to publish a volume that is staged at `stage`.
-    fn publication(&self, id: &str, target: &str) -> NodePublishVolumeRequest {
+    pub(super) fn publication(&self, id: &str, target: &str) -> NodePublishVolumeRequest {
         NodePublishVolumeRequest {
             volume_id: id.to_owned(),
             staging_target_path: self.path("stage"),
@@ -77,7 +82,7 @@ impl Host {
         }
     }
 
-    async fn n_leases(&self) -> usize {
+    pub(super) async fn n_leases(&self) -> usize {
         self.stack.daemon.lease_list().await.unwrap().len()
     }
 
@@ -95,11 +100,14 @@ impl Host {
 }
 
 fn node(stack: &Stack, kubelet: &Path) -> Node {
-    let settings = Settings { node: "node-1".to_owned(), kubelet_dir: kubelet.to_owned(), patience: LIMIT };
-    Node::new(stack.daemon.clone(), settings)
+    Node::new(stack.daemon.clone(), settings(kubelet))
 }
 
-fn writer() -> VolumeCapability {
+fn settings(kubelet: &Path) -> Settings {
+    Settings { node: "node-1".to_owned(), kubelet_dir: kubelet.to_owned(), patience: LIMIT }
+}
+
+pub(super) fn writer() -> VolumeCapability {
     capability(Mode::SingleNodeWriter, "ext4")
 }
 
@@ -107,7 +115,7 @@ fn exclusive() -> VolumeCapability {
     capability(Mode::SingleNodeSingleWriter, "")
 }
 
-fn with_flags(flags: &[&str]) -> VolumeCapability {
+pub(super) fn with_flags(flags: &[&str]) -> VolumeCapability {
     let mut capability = writer();
     if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
         mount.mount_flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
