@@ -56,7 +56,9 @@ fn run_command(args: &RunArgs, client: &Client, output: &Output) -> Result<ExitC
         for volume in &wanted {
             volumes.push(commands::resolve(client, volume.volume.clone()).await?);
         }
-        client.lease_create(&LeaseCreate { tenant, volumes, pid: Some(run.pid), user: None }).await
+        client
+            .lease_create(&LeaseCreate { tenant, volumes, pid: Some(run.pid), user: None, selinux_context: None })
+            .await
     })?;
     let mut command_line = enter_args(&run, &wanted, &reply.leases, client, output);
     command_line.extend_from_slice(&args.command);

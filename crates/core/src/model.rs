@@ -9,6 +9,7 @@ mod hold;
 mod lease;
 mod pool;
 mod read_from;
+mod selinux;
 mod tenant;
 #[cfg(test)]
 mod tests;
@@ -22,5 +23,6 @@ pub use self::lease::{Holder, Lease, LeaseUser};
 pub use self::pool::{Pool, PoolSource, Server};
 pub use self::read_from::ReadFrom;
 pub(crate) use self::read_from::read_from_tag;
+pub use self::selinux::{MAX_SELINUX_CONTEXT_BYTES, SelinuxContext, SelinuxContextError};
 pub use self::tenant::{IoLimit, Tenant};
 pub use self::volume::{Mapping, MountOptions, Volume, VolumeRef, VolumeRefError, VolumeState};

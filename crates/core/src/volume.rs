@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::action::{Action, CgroupAction, FsAction, LayerAction, MountAction, StateAction};
 use crate::backend::{Backend, Replacement};
 use crate::error::{Code, Fault};
-use crate::model::{FsKind, Provision, Repair, Volume, VolumeState};
+use crate::model::{FsKind, Provision, Repair, SelinuxContext, Volume, VolumeState};
 use crate::name::Name;
 use crate::slices;
 use crate::units::Bytes;
@@ -191,7 +191,7 @@ pub fn resize(
             (None, FsKind::Xfs) => {
                 steps.extend(backend.open(volume, None));
                 steps.extend(enlarge);
-                steps.extend(mount_steps(backend, volume, scratch));
+                steps.extend(mount_steps(backend, volume, scratch, None));
                 steps.push(grow(Some(scratch)));
                 steps.extend(unmount(backend, volume, scratch));
                 on_failure.extend(unmount(backend, volume, scratch));
@@ -302,11 +302,17 @@ pub fn map(backend: &dyn Backend, volume: &Volume, record: Action) -> Plan {
     Plan { steps, on_failure: backend.close(volume), can_be_undone: false }
 }
 
-/// Mounts a volume for a tenant. Its block server and journal thread are charged to the tenant.
+/// Mounts a volume for a tenant, with an SELinux context if one is given. Its block server and journal thread are charged to the tenant.
 #[must_use]
-pub fn mount(backend: &dyn Backend, volume: &Volume, target: &Path, tenant: &Name) -> Plan {
+pub fn mount(
+    backend: &dyn Backend,
+    volume: &Volume,
+    target: &Path,
+    tenant: &Name,
+    context: Option<SelinuxContext>,
+) -> Plan {
     let mut steps = open_for(backend, volume, tenant);
-    steps.extend(mount_steps(backend, volume, target));
+    steps.extend(mount_steps(backend, volume, target, context));
     steps.extend(attach_peer(backend, volume, target));
     steps.extend(place_journal(backend, volume, tenant));
     Plan { steps, on_failure: unmount(backend, volume, target), can_be_undone: true }
@@ -410,7 +416,12 @@ pub fn checked_size(volume: &Volume, size: Bytes, extent: Bytes) -> Result<Bytes
     size.round_up(extent).ok_or_else(|| Fault::new(Code::InvalidArgument, object, format!("{size} is too large")))
 }
 
-fn mount_steps(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Action> {
+fn mount_steps(
+    backend: &dyn Backend,
+    volume: &Volume,
+    target: &Path,
+    selinux_context: Option<SelinuxContext>,
+) -> Vec<Action> {
     vec![
         Action::State(StateAction::MakeDir { path: target.to_owned() }),
         Action::Mount(MountAction::Mount {
@@ -420,6 +431,7 @@ fn mount_steps(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Act
             read_only: volume.read_only,
             nouuid: volume.fs == FsKind::Xfs && (volume.origin.is_some() || volume.layered),
             options: volume.mount_options.clone(),
+            selinux_context,
         }),
     ]
 }

@@ -1,26 +1,28 @@
 //! Volume capabilities: how a volume is to be used.
 
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::FsKind;
-use bulkhead_sys::mount::MountFlags;
+use bulkhead_core::model::{FsKind, SelinuxContext};
+use bulkhead_sys::mount::{MountFlags, split_options, unquote};
 
 use crate::proto::VolumeCapability;
 use crate::proto::volume_capability::AccessType;
 use crate::proto::volume_capability::access_mode::Mode;
 
 /// How one capability says that a volume is to be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Use {
     /// With this file system; `None` where any will do.
     pub fs: Option<FsKind>,
     /// Mounted with these flags beside those of the volume.
     pub flags: MountFlags,
+    /// The SELinux context that all of its files have; `None`: they have their own.
+    pub selinux_context: Option<SelinuxContext>,
     /// Published at one path at a time.
     pub exclusive: bool,
 }
 
 /// The flags of a mount that a capability may have, as mount(8) calls them.
-const FLAGS: [&str; 6] = ["ro", "rw", "noatime", "nodev", "noexec", "nosuid"];
+const FLAGS: [&str; 7] = ["ro", "rw", "noatime", "nodev", "noexec", "nosuid", "context=\"…\""];
 
 impl Use {
     /// Reads a capability.
@@ -63,9 +65,9 @@ impl Use {
         if !mount.volume_mount_group.is_empty() {
             return Err(invalid("it has a volume_mount_group, which this driver does not announce"));
         }
-        let mut flags = flags(&mount.mount_flags)?;
+        let (mut flags, selinux_context) = flags(&mount.mount_flags)?;
         flags.readonly |= mode == Some(Mode::SingleNodeReaderOnly);
-        Ok(Self { fs, flags, exclusive: mode == Some(Mode::SingleNodeSingleWriter) })
+        Ok(Self { fs, flags, selinux_context, exclusive: mode == Some(Mode::SingleNodeSingleWriter) })
     }
 
     /// Refuses a volume with another file system.
@@ -101,9 +103,19 @@ pub fn check(capabilities: &[VolumeCapability]) -> Result<Option<FsKind>, Fault>
     Ok(wanted)
 }
 
-fn flags(words: &[String]) -> Result<MountFlags, Fault> {
-    let mut flags = MountFlags::default();
-    for word in words.iter().flat_map(|word| word.split(',')).filter(|word| !word.is_empty()) {
+/// The flags, and the SELinux context, of a mount. The kubelet puts the context into double quotes, because its level may have commas, and
+/// adds it to the options of the class.
+fn flags(words: &[String]) -> Result<(MountFlags, Option<SelinuxContext>), Fault> {
+    let (mut flags, mut context) = (MountFlags::default(), None);
+    for word in words.iter().flat_map(|word| split_options(word)).filter(|word| !word.is_empty()) {
+        if let Some(value) = word.strip_prefix("context=") {
+            let given: SelinuxContext = unquote(value).parse().map_err(|error| invalid(&format!("{error}")))?;
+            if context.as_ref().is_some_and(|other| *other != given) {
+                return Err(invalid("it has two SELinux contexts"));
+            }
+            context = Some(given);
+            continue;
+        }
         match word {
             "ro" => flags.readonly = true,
             "rw" => {}
@@ -119,7 +131,7 @@ fn flags(words: &[String]) -> Result<MountFlags, Fault> {
             }
         }
     }
-    Ok(flags)
+    Ok((flags, context))
 }
 
 fn invalid(cause: &str) -> Fault {

@@ -4,6 +4,7 @@ mod diagnostics;
 mod node;
 mod nodes;
 mod requests;
+mod selinux;
 mod server;
 mod volumes;
 

@@ -123,7 +123,8 @@ impl Plugin {
         let mount = async {
             let tenant = tenants::of_volume(&self.daemon, FrontEnd::Docker, &view).await?;
             let volumes = vec![volume.clone()];
-            let lease = LeaseCreate { tenant, volumes, pid: None, user: Some(user(request, engine)) };
+            let lease =
+                LeaseCreate { tenant, volumes, pid: None, user: Some(user(request, engine)), selinux_context: None };
             // Counted once, however often it is repeated.
             let daemon = self.daemon.clone().with_one_request();
             let mut mounting = tokio::spawn(async move { patiently(|| daemon.lease_create(&lease)).await });

@@ -6,7 +6,7 @@ use bulkhead_core::action::{Action, Applied, CgroupAction, Record, StateAction};
 use bulkhead_core::backend::Backend;
 use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{Holder, Lease, Tenant, Volume, VolumeRef};
+use bulkhead_core::model::{Holder, Lease, SelinuxContext, Tenant, Volume, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::slices;
@@ -23,8 +23,9 @@ impl Engine {
     /// front end has to return a lease as often as it requests it; a request that is repeated under the same `id` counts once.
     ///
     /// # Errors
-    /// `InvalidArgument` unless the request names one holder, `NotFound` (tenant, volume, process), `InUse` for a volume of another tenant and
-    /// for a tenant that is being removed, and those of mounting.
+    /// `InvalidArgument` unless the request names one holder, and for an SELinux context that the policy does not know, `NotFound` (tenant,
+    /// volume, process), `InUse` for a volume of another tenant or in use with another SELinux context, and for a tenant that is being
+    /// removed, `Unsupported` for a context without SELinux, and those of mounting.
     pub fn lease_create(&self, request: &LeaseCreate, id: Option<Uuid>) -> Result<LeaseReply, Fault> {
         let tenant = self.tenant(&request.tenant)?;
         if tenant.removing {
@@ -32,8 +33,16 @@ impl Engine {
                 .hint("name another tenant, or try again when it is removed"));
         }
         let holder = self.holder(request, id)?;
+        let context = request.selinux_context.as_ref();
+        if let Some(context) = context
+            && !self.host().has_selinux()?
+        {
+            let cause = "the kernel of this host does not use SELinux, and mounts nothing with a context";
+            return Err(Fault::new(Code::Unsupported, format!("SELinux context {context}"), cause)
+                .hint("boot with SELinux, or request no context"));
+        }
         for reference in &request.volumes {
-            self.check_attachable(&tenant.name, reference, false)?;
+            self.check_attachable(&tenant.name, reference, context, false)?;
         }
         self.restore_cgroups(&tenant)?;
         let existing = self.leases()?;
@@ -44,11 +53,19 @@ impl Engine {
                 holder.user().is_some() && lease.holder.user() == holder.user() && lease.volume == *reference
             };
             let lease = match existing.iter().find(is_same) {
-                Some(lease) => Lease { holder: lease.holder.once_more(id), ..lease.clone() },
-                None => {
-                    let (tenant, volume) = (tenant.name.clone(), reference.clone());
-                    Lease { id: Uuid::new_v4(), tenant, volume, holder: holder.clone() }
-                }
+                Some(lease) => Lease {
+                    holder: lease.holder.once_more(id),
+                    // Another one than now if it was returned before, and could not be unmounted.
+                    selinux_context: context.cloned(),
+                    ..lease.clone()
+                },
+                None => Lease {
+                    id: Uuid::new_v4(),
+                    tenant: tenant.name.clone(),
+                    volume: reference.clone(),
+                    selinux_context: context.cloned(),
+                    holder: holder.clone(),
+                },
             };
             granted.push(lease.id);
             match self.grant_lease(&lease) {
@@ -103,6 +120,7 @@ impl Engine {
             user: lease.holder.user().cloned(),
             mounts: lease.holder.mounts(),
             mounted_at,
+            selinux_context: lease.selinux_context.clone(),
         })
     }
 
@@ -130,7 +148,7 @@ impl Engine {
             }
         }
         let (kept_by, leases) = self.holders(&lease.volume)?;
-        let kept = kept_by.is_some_and(|name| self.tenant(&name).is_ok_and(|t| t.volumes.contains(&lease.volume)));
+        let kept = kept_by.is_some_and(|name| self.is_kept(&name, &lease.volume));
         if !kept && leases.len() == 1 {
             self.unmount(&lease.volume, false)?;
         }
@@ -189,8 +207,14 @@ impl Engine {
         Ok(Action::Cgroup(CgroupAction::RemoveCgroup { cgroup }))
     }
 
-    /// Refuses a volume that another tenant has, or that cannot be mounted now.
-    pub(crate) fn check_attachable(&self, tenant: &Name, reference: &VolumeRef, dry_run: bool) -> Result<(), Fault> {
+    /// Refuses a volume that another tenant has, or that cannot be mounted with this SELinux context now.
+    pub(crate) fn check_attachable(
+        &self,
+        tenant: &Name,
+        reference: &VolumeRef,
+        context: Option<&SelinuxContext>,
+        dry_run: bool,
+    ) -> Result<(), Fault> {
         let Located { backend, volume, .. } = self.locate_ready(reference)?;
         match self.holders(reference)? {
             (Some(other), _) if other != *tenant => Err(Fault::new(
@@ -199,12 +223,44 @@ impl Engine {
                 format!("it is mounted for tenant {other}; a volume belongs to one tenant at a time"),
             )
             .reason(Reason::VolumeAttached { volume: reference.clone(), tenant: other })),
-            (Some(_), _) => Ok(()),
+            (Some(_), leases) => self.check_context(tenant, reference, &leases, context, dry_run),
             (None, _) => {
                 self.check_unmapped(&volume)?;
                 self.release_unheld(backend.as_ref(), &volume, dry_run)
             }
         }
+    }
+
+    /// Refuses a volume that its tenant uses with another SELinux context: a file system has one for all of its mounts. A volume that was
+    /// returned, but could not be unmounted then, is unmounted now.
+    fn check_context(
+        &self,
+        tenant: &Name,
+        reference: &VolumeRef,
+        leases: &[Lease],
+        wanted: Option<&SelinuxContext>,
+        dry_run: bool,
+    ) -> Result<(), Fault> {
+        let is_kept = self.is_kept(tenant, reference);
+        let found = if is_kept { None } else { context_of(leases) };
+        if found.as_ref() == wanted {
+            return Ok(());
+        }
+        if !is_kept && leases.iter().all(|lease| lease.holder.mounts() == Some(0)) {
+            return self.unmount(reference, dry_run).map(drop);
+        }
+        let with = |context: Option<&SelinuxContext>| match context {
+            Some(context) => format!("with SELinux context {context}"),
+            None => "without an SELinux context".to_owned(),
+        };
+        let cause = format!("it is in use {}, and is requested {}", with(found.as_ref()), with(wanted));
+        Err(Fault::new(Code::InUse, format!("volume {reference}"), cause)
+            .hint("all users of a volume have the same context: end the others first"))
+    }
+
+    /// Whether a tenant keeps a volume mounted, also without a lease.
+    pub(crate) fn is_kept(&self, tenant: &Name, reference: &VolumeRef) -> bool {
+        self.tenant(tenant).is_ok_and(|tenant| tenant.volumes.contains(reference))
     }
 
     /// Closes a volume without a holder that an operation has left open, before any step that would have to be undone. Fails if it is
@@ -224,8 +280,15 @@ impl Engine {
         ))
     }
 
-    /// Mounts a volume for a tenant, which pays for its device and its journal. Applied again, it repairs.
-    pub(crate) fn mount_for(&self, tenant: &Name, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+    /// Mounts a volume for a tenant, which pays for its device and its journal; with this SELinux context, unless it is mounted already. Applied
+    /// again, it repairs. Lists no records: while they cannot be listed, volumes are mounted again.
+    pub(crate) fn mount_for(
+        &self,
+        tenant: &Name,
+        reference: &VolumeRef,
+        context: Option<SelinuxContext>,
+        dry_run: bool,
+    ) -> Result<Vec<Applied>, Fault> {
         if let Some(watched) = self.maintained_mount(tenant, reference)? {
             return self.executor.run_steps(watched.keep, dry_run);
         }
@@ -234,7 +297,7 @@ impl Engine {
         let keep = volume::ensure_mounted(backend.as_ref(), &volume, &target, tenant);
         let plan = match self.mounted_at(&volume)? {
             Some(_) => Plan::steps(keep.clone()),
-            None => volume::mount(backend.as_ref(), &volume, &target, tenant),
+            None => volume::mount(backend.as_ref(), &volume, &target, tenant, context),
         };
         let done = self.executor.run(&plan, dry_run)?;
         if !dry_run {
@@ -315,7 +378,7 @@ impl Engine {
 
     fn grant_lease(&self, lease: &Lease) -> Result<LeaseView, Fault> {
         self.record_lease(lease)?;
-        self.mount_for(&lease.tenant, &lease.volume, false)?;
+        self.mount_for(&lease.tenant, &lease.volume, lease.selinux_context.clone(), false)?;
         self.lease_view(lease)
     }
 
@@ -324,4 +387,10 @@ impl Engine {
         let write = Action::State(StateAction::WriteRecord { path, record: Box::new(Record::Lease(lease.clone())) });
         self.executor.run_steps(vec![write], false).map(drop)
     }
+}
+
+/// The SELinux context that a volume with these leases is mounted with. Those that were returned count only while there is no other.
+pub(crate) fn context_of(leases: &[Lease]) -> Option<SelinuxContext> {
+    let counting = leases.iter().find(|lease| lease.holder.mounts() != Some(0)).or(leases.first());
+    counting.and_then(|lease| lease.selinux_context.clone())
 }

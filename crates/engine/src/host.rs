@@ -284,6 +284,12 @@ pub trait Mounts {
     /// When that cannot be determined.
     fn mounted_device(&self, target: &Path) -> Result<Option<String>, Fault>;
 
+    /// Whether the kernel uses SELinux, so that a mount can have a context.
+    ///
+    /// # Errors
+    /// When that cannot be determined.
+    fn has_selinux(&self) -> Result<bool, Fault>;
+
     /// All mount points in the daemon's own mount namespace. Cheap while no mounts change.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bulkhead_core::action::Action;
+use bulkhead_core::action::{Action, Record};
 use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, FindingId};
@@ -18,6 +18,7 @@ use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
 
+use crate::attach::context_of;
 use crate::check::{Depth, MountState, Round};
 use crate::engine::{Engine, InUse, Located, MountedVolume, Occupancy};
 use crate::findings::lookup_failed;
@@ -252,20 +253,24 @@ impl Engine {
         }
         let keep = || {
             // The volume may have been detached since the records were read.
-            let is_kept = self.tenant(name).is_ok_and(|tenant| tenant.volumes.contains(reference));
-            let mut leased =
-                now.roster.leases.iter().filter(|lease| lease.tenant == *name && lease.volume == *reference);
-            let is_lent = leased.any(|lease| {
-                !self.is_known_gone(lease.id) && self.host().record(&self.dirs.lease_record(lease)).is_some()
+            let is_kept = self.is_kept(name, reference);
+            let known = now.roster.leases.iter().filter(|lease| lease.tenant == *name && lease.volume == *reference);
+            let leases = known.filter(|lease| !self.is_known_gone(lease.id)).filter_map(|lease| {
+                match self.host().record(&self.dirs.lease_record(lease))? {
+                    Ok(Record::Lease(now)) => Some(now),
+                    _ => Some(lease.clone()),
+                }
             });
-            if !is_kept && !is_lent {
+            let leases: Vec<Lease> = leases.collect();
+            if !is_kept && leases.is_empty() {
                 return Ok(());
             }
+            let context = if is_kept { None } else { context_of(&leases) };
             // Outside the `match`, which would hold the lock.
             let watched = self.mounted_volumes().get(reference).cloned().filter(|_| mounted.is_some());
             match watched {
                 Some(watched) => self.keep(reference, watched),
-                None => self.mount_for(name, reference, false).map(drop),
+                None => self.mount_for(name, reference, context, false).map(drop),
             }
         };
         if let Some(kept) = self.unless_busy(Claim::default().volume(reference), keep) {

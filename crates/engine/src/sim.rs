@@ -29,7 +29,7 @@ use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::devname::DevName;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::journal;
-use bulkhead_core::model::{FsKind, MountOptions, Provision};
+use bulkhead_core::model::{FsKind, MountOptions, Provision, SelinuxContext};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::work::WorkSpec;
 use bulkhead_formats::staging::{StagingLayer, StagingState};
@@ -79,8 +79,10 @@ struct World {
     groups: BTreeMap<String, BTreeSet<String>>,
     volumes: BTreeMap<(String, String), (LogicalVolume, Option<FileSystem>)>,
     mounts: BTreeMap<PathBuf, DeviceRef>,
-    /// Options of the mounts.
-    mount_options: BTreeMap<PathBuf, MountOptions>,
+    /// Options and SELinux contexts of the mounts.
+    mount_options: BTreeMap<PathBuf, (MountOptions, Option<SelinuxContext>)>,
+    /// The kernel does not use SELinux.
+    lacks_selinux: bool,
     cgroups: BTreeMap<CgroupPath, BTreeMap<String, String>>,
     /// Cgroups below which the cpu controller is enabled, including `/`.
     cpu_below: BTreeSet<CgroupPath>,
@@ -212,7 +214,17 @@ impl Sim {
     /// The options of a mount; `None` if nothing is mounted.
     pub(crate) fn mounted_with(&self, target: &Path) -> Option<MountOptions> {
         let world = self.world();
-        world.mounts.get(target).and_then(|_| world.mount_options.get(target).cloned())
+        world.mounts.get(target).and_then(|_| world.mount_options.get(target)).map(|(options, _)| options.clone())
+    }
+
+    /// The SELinux context of a mount.
+    pub(crate) fn context_of(&self, target: &Path) -> Option<SelinuxContext> {
+        let world = self.world();
+        world.mounts.get(target).and_then(|_| world.mount_options.get(target)).and_then(|(_, context)| context.clone())
+    }
+
+    pub(crate) fn disable_selinux(&self) {
+        self.world().lacks_selinux = true;
     }
 
     /// Unmounts something, as an operator does by hand.

@@ -55,7 +55,7 @@ impl Engine {
         check_promise(&object, request.fsync_p99_us)?;
         let limits = self.resolve(&request.limits)?;
         for reference in &request.volumes {
-            self.check_attachable(&request.name, reference, dry_run)?;
+            self.check_attachable(&request.name, reference, None, dry_run)?;
         }
         let record = self.dirs.tenant_record(&request.name);
         let (limits, of_holds) = self.without_held_limits(&request.name, limits);
@@ -70,7 +70,7 @@ impl Engine {
             steps.extend(self.restore_cgroups(&wanted)?.into_iter().filter(|step| step.changed));
         }
         for reference in &request.volumes {
-            match self.mount_for(&request.name, reference, dry_run) {
+            match self.mount_for(&request.name, reference, None, dry_run) {
                 Ok(more) => steps.extend(more),
                 Err(fault) if is_new => return Err(self.undo_create(&wanted, fault)),
                 Err(fault) => return Err(fault),
@@ -103,7 +103,7 @@ impl Engine {
     pub fn tenant_set(&self, name: &Name, request: &TenantSet, dry_run: bool) -> Result<Done<TenantView>, Fault> {
         let before = self.tenant(name)?;
         for reference in &request.attach {
-            self.check_attachable(name, reference, dry_run)?;
+            self.check_attachable(name, reference, None, dry_run)?;
         }
         for reference in &request.detach {
             // A volume that is not attached is no error; one that does not exist is.
@@ -130,7 +130,7 @@ impl Engine {
         steps.extend(self.executor.run_steps([plan, of_holds].concat(), dry_run)?);
         steps.extend(self.prioritize_serving(name, dry_run)?);
         for reference in &request.attach {
-            match self.mount_for(name, reference, dry_run) {
+            match self.mount_for(name, reference, None, dry_run) {
                 Ok(more) => steps.extend(more),
                 Err(fault) => {
                     // A volume that could not be mounted is not recorded as attached.

@@ -8,6 +8,7 @@ mod journals;
 mod outside;
 mod records;
 mod requests;
+mod selinux;
 mod tenants;
 
 use std::sync::Arc;
@@ -52,6 +53,8 @@ enum Op {
     Lease(&'static str, &'static str),
     /// By a user of a front end.
     Use(&'static str, &'static str),
+    /// By a user of a front end, with an SELinux context.
+    Label(&'static str, &'static str),
     /// By all users of front ends.
     Return(&'static str),
     /// Resizes a volume that is provisioned on demand.
@@ -141,13 +144,34 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
         }
         Op::RemoveTenant(tenant) => engine.tenant_remove(&tenant.parse().unwrap(), true, false).map(drop),
         Op::Lease(tenant, name) => {
-            let request =
-                LeaseCreate { tenant: tenant.parse().unwrap(), volumes: vec![volume(name)], pid: Some(42), user: None };
+            let request = LeaseCreate {
+                tenant: tenant.parse().unwrap(),
+                volumes: vec![volume(name)],
+                pid: Some(42),
+                user: None,
+                selinux_context: None,
+            };
             engine.lease_create(&request, None).map(drop)
         }
         Op::Use(tenant, name) => {
             let user = Some(LeaseUser { front_end: FrontEnd::Docker, id: "c1".into() });
-            let request = LeaseCreate { tenant: tenant.parse().unwrap(), volumes: vec![volume(name)], pid: None, user };
+            let request = LeaseCreate {
+                tenant: tenant.parse().unwrap(),
+                volumes: vec![volume(name)],
+                pid: None,
+                user,
+                selinux_context: None,
+            };
+            engine.lease_create(&request, None).map(drop)
+        }
+        Op::Label(tenant, name) => {
+            let request = LeaseCreate {
+                tenant: tenant.parse().unwrap(),
+                volumes: vec![volume(name)],
+                pid: None,
+                user: Some(LeaseUser { front_end: FrontEnd::Csi, id: "c2".into() }),
+                selinux_context: Some("system_u:object_r:container_file_t:s0".parse().unwrap()),
+            };
             engine.lease_create(&request, None).map(drop)
         }
         Op::Return(name) => {
@@ -172,13 +196,17 @@ fn run(engine: &Engine, op: &Op) -> Result<(), bulkhead_core::error::Fault> {
     run_on(&Sim::default(), engine, op)
 }
 
-/// Invariants: every volume is ready, nothing is attached or mounted without a tenant, and there are no problems.
+/// Invariants: every volume is ready, nothing is attached or mounted without a tenant, a mount has the SELinux context of its leases, and there
+/// are no problems.
 fn assert_settled(sim: &Sim, engine: &Engine, context: &str) {
     assert!(engine.problems().is_empty(), "{context}: {:?}", engine.problems());
     let views = engine.volume_list(&VolumeFilter::default()).unwrap();
     for view in &views {
         assert_eq!(view.state, "ready", "{context}: {view:?}");
         assert_eq!(view.mounted_at.is_some(), view.tenant.is_some(), "{context}: {view:?}");
+    }
+    for lease in engine.lease_list().unwrap() {
+        assert_eq!(sim.context_of(&lease.mounted_at), lease.selinux_context, "{context}: {lease:?}");
     }
     let left = sim.leftovers();
     let mounted = views.iter().filter(|view| view.mounted_at.is_some()).count();

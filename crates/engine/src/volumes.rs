@@ -19,6 +19,7 @@ use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::{self, mount_point};
 use uuid::Uuid;
 
+use crate::attach::context_of;
 use crate::engine::{Engine, ListedVolume, Located, Occupancy, volume_of};
 use crate::findings::lookup_failed;
 use crate::room::{Allocation, to_flatten};
@@ -372,8 +373,10 @@ impl Engine {
 
     /// Mounts a volume again as recorded now, if it is mounted.
     fn remount(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+        let leases: Vec<_> = self.leases()?.into_iter().filter(|lease| lease.volume == *reference).collect();
         let Some(watched) = self.mounted_volumes().remove(reference) else { return Ok(Vec::new()) };
-        self.mount_for(&watched.tenant, reference, dry_run)
+        let context = if self.is_kept(&watched.tenant, reference) { None } else { context_of(&leases) };
+        self.mount_for(&watched.tenant, reference, context, dry_run)
     }
 
     /// The volume of this name, if there is one. Fails if the pool has something else of that name, so that undoing an operation never

@@ -52,6 +52,7 @@ const LONG: &[(&str, &str)] = &[
     ("crash_at_random", "crash_after_each_step"),
     ("csi_parallel", "csi_sanity"),
     ("csi_sanity_thick", "csi_sanity"),
+    ("csi_selinux", "csi_sanity"),
     ("docker_events", "docker_volumes"),
     ("docker_parallel", "docker_volumes"),
     ("docker_runtime", "docker_in_slice"),

@@ -34,6 +34,7 @@ pub mod process;
 pub mod roots;
 pub mod runtimes;
 pub mod scratch;
+pub mod selinux;
 pub mod shared;
 pub mod spawn;
 pub mod systemd;

@@ -27,7 +27,7 @@ pub use self::error::MountError;
 pub use self::place::{Place, PlaceError, PlacesBelow, Usage};
 pub use self::table::{
     DeviceUsers, MountInfo, MountPoints, MountUser, mountinfo, mountinfo_of, mounts_of_device, mounts_of_devices,
-    parse_mountinfo,
+    parse_mountinfo, split_options, unquote,
 };
 use crate::block::dev_from_raw;
 use crate::raw;
@@ -69,8 +69,8 @@ impl MountFlags {
 /// mounted already, the kernel mounts the same file system a second time; it is up to the caller to check.
 ///
 /// # Errors
-/// [`MountError::UnknownFs`], [`MountError::Symlink`], [`MountError::Open`], or [`MountError::Mount`] with the failed step and the
-/// kernel's message.
+/// [`MountError::UnknownFs`], [`MountError::Symlink`], [`MountError::Open`], [`MountError::Option`], or [`MountError::Mount`] with the failed
+/// step and the kernel's message.
 pub fn mount(
     device: &Path,
     fs_type: &str,
@@ -93,7 +93,7 @@ pub fn mount(
 /// when that descriptor and all files opened through it are closed.
 ///
 /// # Errors
-/// [`MountError::UnknownFs`] or [`MountError::Mount`].
+/// [`MountError::UnknownFs`], [`MountError::Option`] or [`MountError::Mount`].
 pub fn mount_detached(
     device: &Path,
     fs_type: &str,
@@ -128,11 +128,16 @@ fn create_mount(
         fsconfig_set_flag(&context, "ro").map_err(|errno| fail("option ro", errno))?;
     }
     for &(key, value) in options {
-        match value {
-            Some(value) => fsconfig_set_string(&context, key, value)
-                .map_err(|errno| fail(&format!("option {key}={value}"), errno))?,
-            None => fsconfig_set_flag(&context, key).map_err(|errno| fail(&format!("option {key}"), errno))?,
-        }
+        let set = match value {
+            Some(value) => fsconfig_set_string(&context, key, value),
+            None => fsconfig_set_flag(&context, key),
+        };
+        set.map_err(|errno| MountError::Option {
+            device: device.to_owned(),
+            option: value.map_or_else(|| key.to_owned(), |value| format!("{key}={value}")),
+            message: messages(context.as_fd()),
+            source: errno.into(),
+        })?;
     }
     fsconfig_create(&context).map_err(|errno| fail("reading the file system", errno))?;
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags.attributes()).map_err(|errno| fail("fsmount", errno))

@@ -186,7 +186,7 @@ fn parse_schedulers(text: &str) -> impl Iterator<Item = String> {
 }
 
 /// Whether `/proc/filesystems` lists it (`nodev\tproc`, `\text4`).
-fn lists_file_system(text: &str, name: &str) -> bool {
+pub(crate) fn lists_file_system(text: &str, name: &str) -> bool {
     text.lines().any(|line| line.split('\t').next_back() == Some(name))
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bulkhead_core::finding::Finding;
-use bulkhead_core::model::{FrontEnd, IoLimit, LeaseUser, VolumeRef};
+use bulkhead_core::model::{FrontEnd, IoLimit, LeaseUser, SelinuxContext, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::Share;
 use serde::{Deserialize, Serialize};
@@ -134,6 +134,11 @@ pub struct LeaseCreate {
     /// The user of a front end. It has to return each lease as often as it requests it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<LeaseUser>,
+    /// The SELinux context of the mounts: all files have it, and their own are ignored. All mounts of a volume have the same, so a volume
+    /// that is in use with another one, or without, is refused (`in_use`); so is any where the kernel does not use SELinux
+    /// (`unsupported`), or its policy does not know the context (`invalid_argument`). Default: files have their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selinux_context: Option<SelinuxContext>,
 }
 
 /// A lease of one volume.
@@ -157,6 +162,9 @@ pub struct LeaseView {
     /// Its mount point on the host.
     #[schema(value_type = String)]
     pub mounted_at: PathBuf,
+    /// The SELinux context of its mount. Absent: files have their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selinux_context: Option<SelinuxContext>,
 }
 
 /// The leases of a request.

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::DeviceRef;
 use crate::cgroup::CgroupPath;
-use crate::model::{FsKind, MountOptions};
+use crate::model::{FsKind, MountOptions, SelinuxContext};
 use crate::units::Bytes;
 
 /// Actions on mounts and on what is mounted.
@@ -25,6 +25,8 @@ pub enum MountAction {
         nouuid: bool,
         #[serde(default, skip_serializing_if = "MountOptions::is_default")]
         options: MountOptions,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        selinux_context: Option<SelinuxContext>,
     },
     /// Unmounts what is mounted at the target, if anything.
     Unmount { target: PathBuf },
@@ -42,13 +44,17 @@ impl fmt::Display for MountAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use MountAction as A;
         match self {
-            A::Mount { device, fs, target, read_only, options, .. } => {
+            A::Mount { device, fs, target, read_only, options, selinux_context, .. } => {
                 let how = if *read_only { ",ro" } else { "" };
                 match &options.subdir {
                     None => write!(f, "mount {fs} of {device} at {}", target.display())?,
                     Some(subdir) => write!(f, "mount directory {subdir} of {fs} of {device} at {}", target.display())?,
                 }
-                write!(f, " ({options},noatime{how})")
+                write!(f, " ({options},noatime{how}")?;
+                if let Some(context) = selinux_context {
+                    write!(f, ",context=\"{context}\"")?;
+                }
+                f.write_str(")")
             }
             A::Unmount { target } => write!(f, "unmount {}", target.display()),
             A::SyncFs { target } => write!(f, "sync the file system at {}", target.display()),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{FrontEnd, VolumeRef};
+use super::{FrontEnd, SelinuxContext, VolumeRef};
 use crate::name::Name;
 
 /// A volume that is mounted as long as something uses it. Leases end with a reboot.
@@ -15,6 +15,9 @@ pub struct Lease {
     pub tenant: Name,
     /// The volume.
     pub volume: VolumeRef,
+    /// The SELinux context of its mount; `None`: its files have their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selinux_context: Option<SelinuxContext>,
     /// What uses it.
     #[serde(flatten)]
     pub holder: Holder,
@@ -154,6 +157,18 @@ mod tests {
         let Holder::FrontEnd { counted, .. } = &last else { unreachable!() };
         assert_eq!((counted.len(), last.mounts()), (REMEMBERED, Some(129)));
         assert_eq!(last.once_more(counted.last().copied()), last);
+    }
+
+    #[test]
+    fn a_record_without_an_selinux_context_is_read_and_one_with_it_keeps_it() {
+        let old = r#"{"id":"00000000-0000-0000-0000-000000000007","tenant":"db","volume":"p/v","pid":42,"start_time_ticks":9}"#;
+        let lease: Lease = serde_json::from_str(old).unwrap();
+        assert_eq!((lease.selinux_context.as_ref(), serde_json::to_string(&lease).unwrap().as_str()), (None, old));
+        let context = Some("system_u:object_r:container_file_t:s0:c1,c2".parse().unwrap());
+        let lease = Lease { selinux_context: context, ..lease };
+        assert_eq!(serde_json::from_str::<Lease>(&serde_json::to_string(&lease).unwrap()).unwrap(), lease);
+        let hostile = old.replace("\"pid\"", "\"selinux_context\":\"u:r:t\\\"\",\"pid\"");
+        assert!(serde_json::from_str::<Lease>(&hostile).is_err(), "{hostile}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bulkhead_api::wire::VolumeView;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::VolumeRef;
+use bulkhead_core::model::{SelinuxContext, VolumeRef};
 use bulkhead_core::units::DevNo;
 use bulkhead_sys::block;
 use bulkhead_sys::mount::{MountFlags, MountInfo, mountinfo};
@@ -27,6 +27,8 @@ struct Publication {
     mounted_at: PathBuf,
     target: String,
     flags: MountFlags,
+    /// The SELinux context that the daemon was to mount it with.
+    selinux_context: Option<SelinuxContext>,
     exclusive: bool,
 }
 
@@ -43,10 +45,15 @@ impl Node {
             true => None,
             false => self.lease(&view.volume, staging_path).await?,
         };
+        let object = || format!("volume {}", view.volume);
         let Some(lease) = lease else {
             let cause = format!("it is not staged at {staging_path:?}");
-            return Err(Fault::new(Code::InUse, format!("volume {}", view.volume), cause).hint("stage it first"));
+            return Err(Fault::new(Code::InUse, object(), cause).hint("stage it first"));
         };
+        if lease.selinux_context != wanted.selinux_context {
+            let cause = format!("it is staged at {staging_path:?} with another SELinux context, or none");
+            return Err(Fault::new(Code::InUse, object(), cause).hint("stage and publish it with the same context"));
+        }
         let publication = Publication {
             settings: Arc::clone(&self.settings),
             roots: self.roots.clone(),
@@ -54,6 +61,7 @@ impl Node {
             mounted_at: lease.mounted_at,
             target: request.target_path.clone(),
             flags: MountFlags { readonly: request.readonly || wanted.flags.readonly, ..wanted.flags },
+            selinux_context: lease.selinux_context,
             exclusive: wanted.exclusive,
         };
         blocking(move || publication.carry_out()).await
@@ -87,6 +95,15 @@ impl Publication {
             let cause = format!("it is staged, but not mounted at {}", self.mounted_at.display());
             return Err(Fault::new(Code::Unavailable, self.object(), cause).hint("the daemon mounts it again"));
         };
+        // Which one it is, is not compared: the kernel has words of its own for it.
+        if source.selinux_context().is_some() != self.selinux_context.is_some() {
+            let cause = format!(
+                "it is mounted at {} ({}), which is not the SELinux context that it was staged with",
+                self.mounted_at.display(),
+                source.super_options
+            );
+            return Err(Fault::new(Code::InUse, self.object(), cause).hint("unstage it, and stage it again"));
+        }
         if let Some(found) = topmost(&table, place.real_path()) {
             return self.check_same(source, found);
         }

@@ -21,13 +21,25 @@ impl Node {
         let view = self.volume(&request.volume_id).await?;
         capability.check_fs(view.fs)?;
         self.check_staging_path(path).await?;
-        if let Some(lease) = self.lease(&view.volume, path).await?
-            && publish::topmost(&publish::table(&self.roots)?, &lease.mounted_at).is_some()
-        {
-            return Ok(());
+        if let Some(lease) = self.lease(&view.volume, path).await? {
+            if lease.selinux_context != capability.selinux_context {
+                let cause = format!("it is staged at {path} with another SELinux context, or none");
+                return Err(
+                    Fault::new(Code::AlreadyExists, format!("volume {}", view.volume), cause).hint("unstage it first")
+                );
+            }
+            if publish::topmost(&publish::table(&self.roots)?, &lease.mounted_at).is_some() {
+                return Ok(());
+            }
         }
         let tenant = tenants::of_volume(&self.daemon, FrontEnd::Csi, &view).await?;
-        let request = LeaseCreate { tenant, volumes: vec![view.volume], pid: None, user: Some(staged_by(path)) };
+        let request = LeaseCreate {
+            tenant,
+            volumes: vec![view.volume],
+            pid: None,
+            user: Some(staged_by(path)),
+            selinux_context: capability.selinux_context,
+        };
         self.daemon.lease_create(&request).await.map(drop)
     }
 

@@ -157,7 +157,13 @@ fn many_leases_take_turns_and_one_that_cannot_be_ended_is_retried_each_time() {
     engine.tenant_set(&tenant, &detach, false).unwrap();
     for (pid, volume) in (1000..).zip(&volumes) {
         sim.set_process(pid, Some(7));
-        let request = LeaseCreate { tenant: tenant.clone(), volumes: vec![volume.clone()], pid: Some(pid), user: None };
+        let request = LeaseCreate {
+            tenant: tenant.clone(),
+            volumes: vec![volume.clone()],
+            pid: Some(pid),
+            user: None,
+            selinux_context: None,
+        };
         engine.lease_create(&request, None).unwrap();
     }
     let n_mounted = || targets.iter().filter(|target| engine.host().is_mounted(target).unwrap()).count();

@@ -137,8 +137,13 @@ async fn every_operation_goes_through_the_socket() {
     assert_eq!((shown.share.weight(), client.tenant_list().await.unwrap()), (200, vec![shown]));
 
     sim.set_process(77, Some(1));
-    let lease =
-        LeaseCreate { tenant: tenant.name.clone(), volumes: vec![volume("fast/copy")], pid: Some(77), user: None };
+    let lease = LeaseCreate {
+        tenant: tenant.name.clone(),
+        volumes: vec![volume("fast/copy")],
+        pid: Some(77),
+        user: None,
+        selinux_context: None,
+    };
     let reply = client.lease_create(&lease).await.unwrap();
     let mounts = sim.leftovers().mounts;
     assert!(mounts.contains(&reply.leases[0].mounted_at), "{mounts:?}");

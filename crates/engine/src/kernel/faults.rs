@@ -18,6 +18,7 @@ use bulkhead_sys::jbd2::Jbd2Error;
 use bulkhead_sys::loopdev::LoopError;
 use bulkhead_sys::lvm::LvmError;
 use bulkhead_sys::mount::MountError;
+use bulkhead_sys::selinux::CONTEXT_OPTION;
 use bulkhead_sys::systemd::SystemdError;
 use bulkhead_sys::tool::ToolError;
 use bulkhead_sys::trim::TrimError;
@@ -199,6 +200,9 @@ impl Classify for MountError {
                 (Code::Unsupported, "load the file system's module, or use another file system")
             }
             error if finds_errors(error) => (Code::Corrupt, ""),
+            error if error.is_invalid_option(CONTEXT_OPTION) => {
+                (Code::InvalidArgument, "the host's SELinux policy does not know this context, or none is loaded")
+            }
             MountError::Busy { .. } => (Code::InUse, "stop the processes that use it (`fuser -vm PATH`)"),
             _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
         }

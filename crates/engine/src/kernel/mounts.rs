@@ -9,12 +9,12 @@ use std::time::Duration;
 use bulkhead_core::action::{DeviceRef, MountAction};
 use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FsKind, MountOptions};
+use bulkhead_core::model::{FsKind, MountOptions, SelinuxContext};
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::jbd2::LogThread;
 use bulkhead_sys::mount::{self, MountError, MountFlags, MountPoints};
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::{block, cgroup, file, trim};
+use bulkhead_sys::{block, cgroup, file, selinux, trim};
 
 use super::Kernel;
 use super::act::Outcome;
@@ -30,9 +30,9 @@ impl Kernel {
     pub(super) fn act_on_mount(&self, action: &MountAction) -> Result<Outcome, Fault> {
         use MountAction as A;
         match action {
-            A::Mount { device, fs, target, read_only, nouuid, options } => {
-                let fs_options: &[(&str, Option<&str>)] = if *nouuid { &[("nouuid", None)] } else { &[] };
-                self.mount(device, (*fs, fs_options), target, *read_only, options)
+            A::Mount { device, fs, target, read_only, nouuid, options, selinux_context } => {
+                let nouuid = nouuid.then_some(("nouuid", None));
+                self.mount(device, (*fs, nouuid), target, *read_only, (options, selinux_context.as_ref()))
             }
             A::Unmount { target } => self.unmount(target),
             A::SyncFs { target } => {
@@ -50,14 +50,15 @@ impl Kernel {
     fn mount(
         &self,
         device: &DeviceRef,
-        (fs, fs_options): (FsKind, &[(&str, Option<&str>)]),
+        (fs, fs_option): (FsKind, Option<(&str, Option<&str>)>),
         target: &Path,
         read_only: bool,
-        options: &MountOptions,
+        (options, context): (&MountOptions, Option<&SelinuxContext>),
     ) -> Result<Outcome, Fault> {
         let (dev, _) = self.kernel_name(device)?;
         if let Some(found) = mount::mounted_at(&self.roots, target).map_err(|e| e.fault(target.display()))? {
             if found == dev {
+                self.check_context(target, context)?;
                 return self.expose_subdir(target, options);
             }
             let other = block::name_of(&self.roots, found).unwrap_or_else(|_| found.to_string());
@@ -72,9 +73,24 @@ impl Kernel {
         let (nosuid, nodev) = (!options.suid, !options.dev);
         let flags = MountFlags { nosuid, nodev, noexec: false, noatime: true, readonly: read_only };
         let node = self.node(device)?;
-        mount::mount(&node, fs.as_str(), target, flags, fs_options).map_err(|e| e.fault(device))?;
+        let context = context.map(|context| (selinux::CONTEXT_OPTION, Some(context.as_str())));
+        let fs_options: Vec<_> = fs_option.into_iter().chain(context).collect();
+        mount::mount(&node, fs.as_str(), target, flags, &fs_options).map_err(|e| e.fault(device))?;
         self.expose_subdir(target, options)?;
         Ok(Outcome::DONE)
+    }
+
+    /// Refuses a mount with an SELinux context where none is wanted, and the other way round. Which context it is, is not compared: the kernel
+    /// has words of its own for it.
+    fn check_context(&self, target: &Path, wanted: Option<&SelinuxContext>) -> Result<(), Fault> {
+        let mounts = mount::mountinfo(&self.roots).map_err(|e| e.fault(target.display()))?;
+        let mount = mounts.iter().rfind(|mount| mount.mount_point == target);
+        let cause = match (mount.and_then(|mount| mount.selinux_context()), wanted) {
+            (Some(found), None) => format!("it is mounted with SELinux context {found}, and none is wanted"),
+            (None, Some(wanted)) => format!("it is mounted without an SELinux context, and {wanted} is wanted"),
+            _ => return Ok(()),
+        };
+        Err(Fault::new(Code::InUse, target.display(), cause).hint("unmount it"))
     }
 
     /// Makes a mounted volume expose only the directory in its options.
@@ -156,6 +172,10 @@ impl Mounts for Kernel {
     fn mounted_device(&self, target: &Path) -> Result<Option<String>, Fault> {
         let found = mount::mounted_at(&self.roots, target).map_err(|e| e.fault(target.display()))?;
         Ok(found.and_then(|dev| block::name_of(&self.roots, dev).ok()))
+    }
+
+    fn has_selinux(&self) -> Result<bool, Fault> {
+        selinux::is_enabled(&self.roots).map_err(|error| Fault::new(Code::Internal, "the kernel's file systems", error))
     }
 
     fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault> {

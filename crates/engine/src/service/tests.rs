@@ -147,8 +147,13 @@ async fn the_end_of_a_lease_does_not_end_with_its_client() {
     let service = slow_volume(&Sim::default()).await;
     let volume: VolumeRef = "p/v".parse().unwrap();
     let user = LeaseUser { front_end: FrontEnd::Docker, id: "1".to_owned() };
-    let request =
-        LeaseCreate { tenant: "t".parse().unwrap(), volumes: vec![volume.clone()], pid: None, user: Some(user) };
+    let request = LeaseCreate {
+        tenant: "t".parse().unwrap(),
+        volumes: vec![volume.clone()],
+        pid: None,
+        user: Some(user),
+        selinux_context: None,
+    };
     let lease = service.lease_create(request, Terms::default()).await.unwrap().leases.remove(0);
     let (go, may_end) = channel();
     let other = {

@@ -18,7 +18,7 @@ impl World {
     pub(super) fn act_on_mount(&mut self, action: &MountAction) -> Result<bool, Fault> {
         use MountAction as A;
         Ok(match action {
-            A::Mount { device, target, read_only, options, .. } => {
+            A::Mount { device, target, read_only, options, selinux_context, .. } => {
                 if let (false, DeviceRef::Image { image, .. }) = (read_only, device) {
                     self.empty.remove(image);
                 }
@@ -28,7 +28,11 @@ impl World {
                     "a file system without its journal was mounted"
                 );
                 assert!(!self.is_mounted(device), "a volume was mounted twice");
-                self.mount_options.insert(target.clone(), options.clone());
+                assert!(
+                    selinux_context.is_none() || !self.lacks_selinux,
+                    "a context was given to a kernel without SELinux"
+                );
+                self.mount_options.insert(target.clone(), (options.clone(), selinux_context.clone()));
                 self.mounts.insert(target.clone(), device.clone()).is_none()
             }
             A::Unmount { target } => {
@@ -86,6 +90,10 @@ impl Mounts for Sim {
             DeviceRef::Lv { lv, .. } => Some(lv.to_string()),
         };
         Ok(self.world().mounts.get(target).and_then(name))
+    }
+
+    fn has_selinux(&self) -> Result<bool, Fault> {
+        Ok(!self.world().lacks_selinux)
     }
 
     fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault> {

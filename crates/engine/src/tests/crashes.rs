@@ -44,6 +44,14 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
             ],
             vec![
                 Op::Create(name, 64, Ext4),
+                Op::Tenant("db", name),
+                Op::Detach("db", name),
+                Op::Label("db", name),
+                Op::Return(name),
+                Op::Use("db", name),
+            ],
+            vec![
+                Op::Create(name, 64, Ext4),
                 Op::Resize(name, 160),
                 Op::Journal(name, JournalSize::Auto),
                 Op::Tenant("db", name),

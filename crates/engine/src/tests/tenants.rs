@@ -80,7 +80,13 @@ fn a_repeated_request_for_a_lease_is_counted_once() {
     run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
     run(&engine, &Op::Tenant("db", "file/w")).unwrap();
     let user = Some(LeaseUser { front_end: FrontEnd::Docker, id: "c1".into() });
-    let request = LeaseCreate { tenant: "db".parse().unwrap(), volumes: vec![volume("file/v")], pid: None, user };
+    let request = LeaseCreate {
+        tenant: "db".parse().unwrap(),
+        volumes: vec![volume("file/v")],
+        pid: None,
+        user,
+        selinux_context: None,
+    };
     let [mount, again, unmount] = [1, 2, 3].map(|n| Some(Uuid::from_u128(n)));
     let mounts = |engine: &Engine| engine.lease_list().unwrap().first().and_then(|lease| lease.mounts);
     for id in [mount, mount, again, again] {
@@ -107,7 +113,8 @@ fn a_lease_has_one_holder() {
     let user = |id: &str| Some(LeaseUser { front_end: FrontEnd::Docker, id: id.into() });
     for (pid, user) in [(None, None), (Some(42), user("c1")), (None, user("")), (None, user(&"x".repeat(256)))] {
         let (tenant, volumes) = ("db".parse().unwrap(), vec![volume("file/v")]);
-        let refused = engine.lease_create(&LeaseCreate { tenant, volumes, pid, user }, None).unwrap_err();
+        let refused =
+            engine.lease_create(&LeaseCreate { tenant, volumes, pid, user, selinux_context: None }, None).unwrap_err();
         assert_eq!(refused.code, Code::InvalidArgument, "{refused}");
     }
     assert_settled(&sim, &engine, "after what was refused");

@@ -1,6 +1,7 @@
 //! The CSI driver in front of a real daemon and kernel.
 
 mod parallel;
+mod selinux;
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::crowd::PARALLEL;
 use super::host::{PROFILE, kernel_is_silent, make_pools, nothing_is_left, start_daemon, unmake_pools};
-use crate::case::{Case, Ctx, Outcome};
+use crate::case::{Case, Ctx, Outcome, Profile};
+use crate::disk::{DiskModel, DiskSpec};
 use crate::go_tool::GoTool;
 use crate::kernels::Kernel;
 use crate::process::Process;
@@ -22,7 +24,24 @@ pub(super) const CASES: &[Case] = &[
         ..CSI_SANITY
     },
     CSI_PARALLEL,
+    Case {
+        name: "csi_selinux",
+        about: "a volume is mounted with the SELinux context that the kubelet passes, which all of its files have: also after a restart of the \
+                daemon, and when the mount is lost; while it is staged, another context is refused; an unknown one always",
+        kernels: &[Kernel::V6_12],
+        profile: SELINUX,
+        limit: Duration::from_secs(300),
+        run: |ctx| Box::pin(selinux::csi_selinux(ctx)),
+    },
 ];
+
+/// A kernel that uses SELinux in place of AppArmor, and enforces nothing. In virtual time: one call at a time.
+const SELINUX: Profile = Profile {
+    name: "selinux",
+    disks: &[DiskSpec::new(DiskModel::Fast, 4096)],
+    kernel_arguments: "security=selinux",
+    ..PROFILE
+};
 
 const CSI_SANITY: Case = Case {
     name: "csi_sanity",

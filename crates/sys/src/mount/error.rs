@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use rustix::io::Errno;
+
 use super::message_suffix;
 
 /// A failed operation on a mount.
@@ -38,9 +40,22 @@ pub enum MountError {
         fs_type: String,
         /// The target.
         target: PathBuf,
-        /// The failed step, for example `option data=journal`, and the kernel's message from the file system context (often empty: ext4
+        /// The failed step, for example `reading the file system`, and the kernel's message from the file system context (often empty: ext4
         /// and XFS write more to the kernel log).
         detail: String,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel refuses an option of the file system.
+    #[error("cannot mount {device} with option {option}{}", message_suffix(.message))]
+    Option {
+        /// The device.
+        device: PathBuf,
+        /// The option, with its value, such as `data=journal`.
+        option: String,
+        /// The kernel's message from the file system context; empty: none.
+        message: String,
         /// The operating system's reason.
         #[source]
         source: io::Error,
@@ -109,4 +124,13 @@ pub enum MountError {
         /// The line.
         line: String,
     },
+}
+
+impl MountError {
+    /// Whether the kernel finds this option invalid, or its value (`EINVAL`).
+    #[must_use]
+    pub fn is_invalid_option(&self, key: &str) -> bool {
+        matches!(self, Self::Option { option, source, .. }
+            if option.split('=').next() == Some(key) && source.raw_os_error() == Some(Errno::INVAL.raw_os_error()))
+    }
 }

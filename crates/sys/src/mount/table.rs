@@ -41,11 +41,34 @@ pub struct MountInfo {
 }
 
 impl MountInfo {
+    /// The SELinux context that all files of the file system have (mount option `context`), in the kernel's words, which may differ from those
+    /// of the mount.
+    #[must_use]
+    pub fn selinux_context(&self) -> Option<&str> {
+        split_options(&self.super_options).find_map(|option| option.strip_prefix("context=")).map(unquote)
+    }
+
     /// Whether the mount or its file system is read-only.
     #[must_use]
     pub fn is_readonly(&self) -> bool {
         [&self.options, &self.super_options].iter().any(|options| options.split(',').any(|option| option == "ro"))
     }
+}
+
+/// The options in a text that separates them by commas. A comma in double quotes separates none: SELinux contexts have commas (kernel
+/// `show_sid`).
+pub fn split_options(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_quoted = false;
+    text.split(move |c| {
+        is_quoted ^= c == '"';
+        c == ',' && !is_quoted
+    })
+}
+
+/// The value of an option, without the double quotes around it.
+#[must_use]
+pub fn unquote(value: &str) -> &str {
+    value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(value)
 }
 
 /// Mount points in our own mount namespace. The kernel's table is read again only after a change, which a poll detects.

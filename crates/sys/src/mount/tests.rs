@@ -33,6 +33,23 @@ fn mountinfo_is_read() {
 }
 
 #[test]
+fn the_selinux_context_of_a_file_system_is_found_among_its_options() {
+    let context = |options: &str| {
+        let line = format!("36 35 254:3 / /mnt rw - ext4 /dev/dm-3 {options}\n");
+        parse_mountinfo(line.as_bytes()).unwrap()[0].selinux_context().map(str::to_owned)
+    };
+    let with_level = Some("system_u:object_r:container_file_t:s0:c1,c2".to_owned());
+    assert_eq!(context("rw,context=\"system_u:object_r:container_file_t:s0:c1,c2\",stripe=16"), with_level);
+    assert_eq!(context("context=\"system_u:object_r:container_file_t:s0:c1,c2\""), with_level);
+    assert_eq!(context("rw,rootcontext=a:b:c,context=u:r:t:s0,stripe=16"), Some("u:r:t:s0".to_owned()));
+    for none in ["rw,seclabel", "rw", "rw,rootcontext=\"a:b:c,context=u:r:t\""] {
+        assert_eq!(context(none), None, "{none}");
+    }
+    assert_eq!(split_options("a,b=\"c,d\",,e=\"f,g").collect::<Vec<_>>(), ["a", "b=\"c,d\"", "", "e=\"f,g"]);
+    assert_eq!(["\"a\"", "\"a", "a\"", "\"", "", "\"\""].map(unquote), ["a", "\"a", "a\"", "\"", "", ""]);
+}
+
+#[test]
 fn malformed_lines_are_errors() {
     for line in ["x", "36 35 254 / / rw - ext4 d rw", "36 35 254:3 / / rw ext4 d rw", "36 35 254:3 / / rw - ext4 d"] {
         assert_eq!(parse_mountinfo(line.as_bytes()), Err(line.to_owned()));
@@ -245,7 +262,8 @@ fn root_errors_contain_the_kernels_message() {
         let plain = MountFlags::default();
         let error = mount(Path::new("none"), "tmpfs", &target, plain, &[("no_such", Some("1"))]).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("(option no_such=1: kernel message: tmpfs: Unknown parameter 'no_such')"), "{text}");
+        assert!(error.is_invalid_option("no_such") && !error.is_invalid_option("no"), "{error:?}");
+        assert!(text.contains("option no_such=1: kernel message: tmpfs: Unknown parameter 'no_such'"), "{text}");
         let error = mount(Path::new("none"), "nosuchfs", &target, plain, &[]).unwrap_err();
         assert!(matches!(error, MountError::UnknownFs { .. }), "{error}");
 
