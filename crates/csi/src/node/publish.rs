@@ -46,7 +46,7 @@ impl Node {
             false => self.lease(&view.volume, staging_path).await?,
         };
         let object = || format!("volume {}", view.volume);
-        let Some(lease) = lease else {
+        let Some(lease) = lease.filter(|lease| lease.mounts != Some(0)) else {
             let cause = format!("it is not staged at {staging_path:?}");
             return Err(Fault::new(Code::InUse, object(), cause).hint("stage it first"));
         };

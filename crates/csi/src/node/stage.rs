@@ -21,7 +21,8 @@ impl Node {
         let view = self.volume(&request.volume_id).await?;
         capability.check_fs(view.fs)?;
         self.check_staging_path(path).await?;
-        if let Some(lease) = self.lease(&view.volume, path).await? {
+        // One that was returned, but could not be unmounted then, is requested again, or the daemon would end it.
+        if let Some(lease) = self.lease(&view.volume, path).await?.filter(|lease| lease.mounts != Some(0)) {
             if lease.selinux_context != capability.selinux_context {
                 let cause = format!("it is staged at {path} with another SELinux context, or none");
                 return Err(

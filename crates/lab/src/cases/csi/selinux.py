@@ -109,6 +109,16 @@ def use(volume, fs):
     mounted_with(mount_point, ONE)
     assert label(f"{mount_point}/file") == ONE
 
+    # One that is busy when it is unstaged keeps it. Staged again, it counts again, and the daemon does not end its lease.
+    with open(f"{mount_point}/file"):
+        for refuse_first in [False, True]:
+            refused(REFUSED, "in use", "Node", "NodeUnstageVolume", {1: id, 2: STAGING})
+            if refuse_first:
+                refused(REFUSED, "in use", *stage(id, OTHER))
+            call(*stage(id, ONE))
+            leases = ask(DAEMON, "GET", "/v1/leases")
+            assert [lease["mounts"] for lease in leases] == [1], leases
+
     def unstage():
         call("Node", "NodeUnstageVolume", {1: id, 2: STAGING})
         assert options(mount_point) is None
