@@ -8,6 +8,7 @@
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -60,6 +61,15 @@ fn run_command(args: &RunArgs, client: &Client, output: &Output) -> Result<ExitC
             .lease_create(&LeaseCreate { tenant, volumes, pid: Some(run.pid), user: None, selinux_context: None })
             .await
     })?;
+    let raw = reply.leases.iter().find(|lease| is_device(&lease.mounted_at));
+    if let Some(LeaseView { volume, .. }) = raw {
+        end(client, &run, output);
+        let cause = "it is a raw volume, which cannot be mounted on a directory";
+        return Err(invalid(format!("volume {volume}"), cause).hint(format!(
+            "attach it (`bulkhead tenant set {} --attach {volume}`), and use its device at the path that `bulkhead volume inspect` shows",
+            run.tenant
+        )));
+    }
     let mut command_line = enter_args(&run, &wanted, &reply.leases, client, output);
     command_line.extend_from_slice(&args.command);
     let spec = SuperviseSpec {
@@ -71,6 +81,11 @@ fn run_command(args: &RunArgs, client: &Client, output: &Output) -> Result<ExitC
     let outcome = namespace::supervise(&spec).map_err(|error| failed("command", &error));
     end(client, &run, output);
     outcome.map(|outcome| ExitCode::from(outcome.code))
+}
+
+/// Whether the daemon has bound the node of a raw volume's device there.
+fn is_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
 }
 
 fn check_target(target: &Path) -> Result<(), Fault> {

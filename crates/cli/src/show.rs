@@ -209,7 +209,7 @@ impl Show for VolumeView {
 
     fn row(&self) -> Vec<String> {
         let journal = match &self.accounting {
-            Accounting::NotMounted => "-",
+            Accounting::NotMounted | Accounting::Users => "-",
             Accounting::JournalThread { .. } | Accounting::Server { .. } => "charged",
             Accounting::Partial { .. } => "partly",
             Accounting::None { .. } => "not charged",
@@ -232,6 +232,7 @@ impl Show for VolumeView {
             Accounting::NotMounted => "not mounted".to_owned(),
             Accounting::JournalThread { pid, cgroup } => format!("charged: thread {pid} is in {cgroup}"),
             Accounting::Server { pid, cgroup } => format!("charged: its block server, process {pid}, is in {cgroup}"),
+            Accounting::Users => "none: I/O is charged to the cgroups of the processes that use the device".to_owned(),
             Accounting::Partial { limit } => format!("charged in part: {limit}"),
             Accounting::None { reason } => format!("not charged: {reason}"),
         };

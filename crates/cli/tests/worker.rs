@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::FsKind;
+use bulkhead_core::model::VolumeFs;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::work::{COMMAND, MAX_MESSAGE_BYTES, Order, Outcome, ReceiveTask, Report, SendTask, Task, WorkSpec};
@@ -78,7 +78,7 @@ fn header() -> StreamHeader {
         size_bytes: Bytes(1 << 20),
         start_bytes: Bytes(0),
         data_bytes: Bytes(4096),
-        fs: FsKind::Ext4,
+        fs: VolumeFs::Ext4,
         snapshot: "p/s".to_owned(),
     }
 }

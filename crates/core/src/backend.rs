@@ -21,13 +21,13 @@ pub use self::tags::{pool_tags, pool_uuid_from_tags, pool_uuid_tag, tags_of, vol
 use crate::action::{Action, DeviceRef};
 use crate::cgroup::CgroupPath;
 use crate::error::{Code, Fault};
-use crate::model::{Pool, PoolSource, Volume, VolumeRef};
+use crate::model::{FsKind, Pool, PoolSource, Volume, VolumeRef};
 use crate::reason::Reason;
 use crate::units::Bytes;
 
 /// Plans for the block devices of one pool.
 pub trait Backend {
-    /// The device that the volume's file system is on.
+    /// The volume's device, which its file system is on, if it has one.
     fn device(&self, volume: &Volume) -> DeviceRef;
     /// Records the volume (in stage `Creating`) and creates its device, open for use.
     fn create(&self, volume: &Volume) -> Vec<Action>;
@@ -35,12 +35,14 @@ pub trait Backend {
     fn record(&self, old: &Volume, new: &Volume) -> Action;
     /// Makes the device node available. A process that serves it runs in this cgroup, or stays where it is.
     fn open(&self, volume: &Volume, server_cgroup: Option<&CgroupPath>) -> Vec<Action>;
-    /// Releases the device node, unless keeping it costs nothing.
+    /// Releases the device node, unless keeping it costs nothing. That of a raw volume is always released: its tenant may
+    /// have it open without any mount.
     fn close(&self, volume: &Volume) -> Vec<Action>;
     /// Grows the device, which may be open; never shrinks it.
     fn grow(&self, volume: &Volume, to: Bytes) -> Vec<Action>;
-    /// Allocates a volume's device from offset `from` on, which is at or beyond the end of its file system. `None` if
-    /// the device is allocated at creation, or on first write.
+    /// Allocates a volume's device from offset `from` on, which is at or beyond the end of its file system, or of the part
+    /// that a raw volume's tenant may have written. `None` if the device is allocated at creation, or on first write, and
+    /// shows no old data there, or only below a file system.
     fn fill(&self, volume: &Volume, from: Bytes) -> Option<Action>;
     /// Shrinks the device, which is closed and whose file system is already smaller.
     fn shrink(&self, volume: &Volume, to: Bytes) -> Vec<Action>;
@@ -63,7 +65,7 @@ pub trait Backend {
     /// `Unsupported` if the pool has no layers.
     fn receive(&self, staging_file: &Path, new: &Volume) -> Result<Vec<Action>, Fault>;
     /// Sets the volume's UUID on the checked ext4 of a closed copy; `by_device` are the steps that use its device.
-    fn set_fs_uuid(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action>;
+    fn set_fs_uuid(&self, new: &Volume, fs: FsKind, by_device: Vec<Action>) -> Vec<Action>;
     /// Plans the replacement of a volume by a copy of its snapshot; `id` is the UUID of no other volume or layer.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Code, Fault};
 use crate::finding::{Finding, FindingId};
-use crate::model::{FsKind, Volume};
+use crate::model::{Volume, VolumeFs};
 use crate::reason::Reason;
 use crate::units::Bytes;
 
@@ -34,7 +34,7 @@ pub enum JournalSize {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "way", rename_all = "snake_case")]
 pub enum Accounting {
-    /// The volume is not mounted.
+    /// The volume is not mounted; a raw volume: not attached.
     NotMounted,
     /// The journal thread runs in the tenant's `journal` cgroup.
     JournalThread {
@@ -50,6 +50,9 @@ pub enum Accounting {
         /// Its cgroup.
         cgroup: String,
     },
+    /// A raw volume without a block server: it has no journal, and its I/O is charged to the cgroups of the processes that
+    /// use its device.
+    Users,
     /// Only part of the journal I/O is charged.
     Partial {
         /// What is not charged, and why.
@@ -77,16 +80,22 @@ pub fn size_for(volume: Bytes) -> Bytes {
 /// The requested journal size for a volume of `volume_size`, in whole MiB, as `mke2fs` and `tune2fs` accept it.
 ///
 /// # Errors
-/// `Unsupported` for XFS, `InvalidArgument` for a size that ext4 does not accept.
+/// `Unsupported` for XFS and for raw volumes, `InvalidArgument` for a size that ext4 does not accept.
 pub fn checked_size(volume: &Volume, volume_size: Bytes, asked: JournalSize) -> Result<Bytes, Fault> {
     let object = || format!("volume {}", volume.reference());
-    if volume.fs == FsKind::Xfs {
-        return Err(Fault::new(
-            Code::Unsupported,
-            object(),
-            "the log of an XFS file system keeps the size that mkfs.xfs gave it",
-        )
-        .hint("create a volume of the new size, and copy the files"));
+    match volume.fs {
+        VolumeFs::Ext4 => {}
+        VolumeFs::Xfs => {
+            return Err(Fault::new(
+                Code::Unsupported,
+                object(),
+                "the log of an XFS file system keeps the size that mkfs.xfs gave it",
+            )
+            .hint("create a volume of the new size, and copy the files"));
+        }
+        VolumeFs::None => {
+            return Err(Fault::new(Code::Unsupported, object(), "it is a raw volume, which has no journal"));
+        }
     }
     let JournalSize::Bytes(size) = asked else { return Ok(size_for(volume_size)) };
     let largest = LARGEST.min(Bytes(volume_size.0 / 2 / Bytes::MIB * Bytes::MIB));
@@ -102,7 +111,7 @@ pub fn checked_size(volume: &Volume, volume_size: Bytes, asked: JournalSize) -> 
 #[must_use]
 pub fn small(volume: &Volume, journal: Bytes) -> Option<Finding> {
     let wanted = size_for(volume.size_bytes);
-    if volume.fs != FsKind::Ext4 || volume.read_only || wanted.0 < journal.0.saturating_add(journal.0 / 4) {
+    if volume.fs != VolumeFs::Ext4 || volume.read_only || wanted.0 < journal.0.saturating_add(journal.0 / 4) {
         return None;
     }
     let reference = volume.reference();
@@ -144,9 +153,15 @@ mod tests {
         for wrong in [0, 3 << 20, (32 << 20) + 1, u64::MAX] {
             assert_eq!(bytes(wrong), Err(Code::InvalidArgument), "{wrong}");
         }
-        let xfs = Volume { fs: FsKind::Xfs, ..volume.clone() };
+        let xfs = Volume { fs: VolumeFs::Xfs, ..volume.clone() };
         let refused = checked_size(&xfs, xfs.size_bytes, JournalSize::Auto).unwrap_err();
         assert_eq!(refused.code, Code::Unsupported);
+        let raw = Volume { fs: VolumeFs::None, ..volume.clone() };
+        let refused = checked_size(&raw, raw.size_bytes, JournalSize::Auto).unwrap_err();
+        assert_eq!(
+            (refused.code, refused.cause.as_str()),
+            (Code::Unsupported, "it is a raw volume, which has no journal")
+        );
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod volume;
 
 pub use self::device::{Calibration, DeviceRecord, Isolation, Policy, QueueSettings};
 pub use self::front_end::FrontEnd;
-pub use self::fs::{FsKind, Provision, Repair};
+pub use self::fs::{FsKind, Provision, Repair, VolumeFs};
 pub use self::hold::{HeldJournal, HeldTenant, Hold, IoMax, Mode, RateLimit, Unit};
 pub use self::lease::{Holder, Lease, LeaseUser};
 pub use self::pool::{Pool, PoolSource, Server};

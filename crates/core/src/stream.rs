@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::model::FsKind;
+use crate::model::VolumeFs;
 use crate::units::Bytes;
 
 /// The header of a stream.
@@ -24,8 +24,8 @@ pub struct StreamHeader {
     pub start_bytes: Bytes,
     /// Upper limit of the data that follows.
     pub data_bytes: Bytes,
-    /// Its file system.
-    pub fs: FsKind,
+    /// Its file system; none for a raw volume.
+    pub fs: VolumeFs,
     /// The snapshot's name on the sending host.
     pub snapshot: String,
 }

@@ -26,6 +26,10 @@ pub fn check(backend: &dyn Backend, volume: &Volume) -> Result<(), Fault> {
         return Err(refused("it is a read-only snapshot, in which nothing is ever freed")
             .hint("remove it when it is no longer needed"));
     }
+    if volume.is_raw() {
+        return Err(refused("it is a raw volume: which of its blocks are unused is known to its user only")
+            .hint("discard them there, as with `fstrim` in a virtual machine, or `blkdiscard` for the whole device"));
+    }
     backend.discard_obstacle(volume).map_or(Ok(()), |reason| Err(refused(reason)))
 }
 

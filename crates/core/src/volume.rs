@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::action::{Action, CgroupAction, FsAction, LayerAction, MountAction, StateAction};
 use crate::backend::{Backend, Replacement};
 use crate::error::{Code, Fault};
-use crate::model::{FsKind, Provision, Repair, SelinuxContext, Volume, VolumeState};
+use crate::model::{FsKind, Provision, Repair, SelinuxContext, Volume, VolumeFs, VolumeState};
 use crate::name::Name;
 use crate::slices;
 use crate::units::Bytes;
@@ -31,20 +31,22 @@ impl Plan {
     }
 }
 
-/// Creates a volume with an empty file system. `volume` is in stage `Creating`.
+/// Creates a volume with an empty file system, or a raw volume, which reads as zeroes. `volume` is in stage `Creating`.
 #[must_use]
 pub fn create(backend: &dyn Backend, volume: &Volume, journal: Option<Bytes>) -> Plan {
-    let mkfs = Action::Fs(FsAction::Mkfs {
-        device: backend.device(volume),
-        fs: volume.fs,
-        uuid: volume.uuid,
-        label: volume.label().to_owned(),
-        fast_commit: volume.fast_commit,
-        journal,
+    let mkfs = volume.fs.kind().map(|fs| {
+        Action::Fs(FsAction::Mkfs {
+            device: backend.device(volume),
+            fs,
+            uuid: volume.uuid,
+            label: volume.label().to_owned(),
+            fast_commit: volume.fast_commit,
+            journal,
+        })
     });
     let ready = backend.record(volume, &volume.with_state(VolumeState::Ready));
     Plan {
-        steps: [backend.create(volume), vec![mkfs], backend.close(volume), vec![ready]].concat(),
+        steps: [backend.create(volume), mkfs.into_iter().collect(), backend.close(volume), vec![ready]].concat(),
         on_failure: backend.remove(volume),
         can_be_undone: true,
     }
@@ -62,7 +64,7 @@ pub fn remove(backend: &dyn Backend, volume: &Volume) -> Plan {
 }
 
 /// Makes `new` (stage `Creating`) a snapshot (read-only) or clone of `origin`. If `origin` is mounted at `mounted_at`,
-/// its file system is synced first.
+/// its file system is synced first; of a raw volume, what the host has cached of its device.
 ///
 /// # Errors
 /// `Unsupported` where the pool has no snapshots.
@@ -72,8 +74,11 @@ pub fn snapshot(
     new: &Volume,
     mounted_at: Option<&Path>,
 ) -> Result<Plan, Fault> {
-    let mut steps: Vec<Action> =
-        mounted_at.map(|at| Action::Mount(MountAction::SyncFs { target: at.to_owned() })).into_iter().collect();
+    let sync = mounted_at.map(|at| match origin.fs.kind() {
+        Some(_) => MountAction::SyncFs { target: at.to_owned() },
+        None => MountAction::SyncDevice { device: backend.device(origin) },
+    });
+    let mut steps: Vec<Action> = sync.map(Action::Mount).into_iter().collect();
     steps.extend(backend.snapshot(origin, new)?);
     steps.extend(complete_copy(backend, new, origin.read_only));
     Ok(Plan { steps, on_failure: backend.remove(new), can_be_undone: true })
@@ -93,18 +98,22 @@ pub fn receive(backend: &dyn Backend, staging_file: &Path, new: &Volume) -> Resu
 /// to since.
 fn complete_copy(backend: &dyn Backend, new: &Volume, of_snapshot: bool) -> Vec<Action> {
     let mut steps = Vec::new();
-    // XFS replays its log at its first mount, and is mounted with `nouuid`.
-    if new.fs == FsKind::Ext4 {
-        let device = backend.device(new);
-        let mut by_device = backend.open(new, None);
-        if !of_snapshot {
-            // The copy of a mounted file system has a journal to replay, which tune2fs requires before it changes the
-            // UUID.
-            by_device.push(Action::Fs(FsAction::CheckFs { device: device.clone(), fs: new.fs, repair: Repair::Safe }));
+    match new.fs {
+        VolumeFs::Ext4 => {
+            let (device, fs) = (backend.device(new), FsKind::Ext4);
+            let mut by_device = backend.open(new, None);
+            if !of_snapshot {
+                // The copy of a mounted file system has a journal to replay, which tune2fs requires before it changes
+                // the UUID.
+                by_device.push(Action::Fs(FsAction::CheckFs { device: device.clone(), fs, repair: Repair::Safe }));
+            }
+            by_device.push(Action::Fs(FsAction::NewFsUuid { device, fs, uuid: new.uuid }));
+            by_device.extend(backend.close(new));
+            steps.extend(if of_snapshot { backend.set_fs_uuid(new, fs, by_device) } else { by_device });
         }
-        by_device.push(Action::Fs(FsAction::NewFsUuid { device, fs: new.fs, uuid: new.uuid }));
-        by_device.extend(backend.close(new));
-        steps.extend(if of_snapshot { backend.set_fs_uuid(new, by_device) } else { by_device });
+        // It replays its log at its first mount, and is mounted with `nouuid`.
+        VolumeFs::Xfs => {}
+        VolumeFs::None => steps.extend(backend.close(new)),
     }
     steps.push(backend.record(new, &new.with_state(VolumeState::Ready)));
     steps
@@ -119,9 +128,10 @@ fn complete_copy(backend: &dyn Backend, new: &Volume, of_snapshot: bool) -> Vec<
 pub fn rollback(backend: &dyn Backend, volume: &Volume, snapshot: &Volume, id: Uuid) -> Result<Plan, Fault> {
     let Replacement { create, device, swap, undo } = backend.replacement(volume, snapshot, id)?;
     let mut steps = [backend.close(volume), create].concat();
-    if volume.fs == FsKind::Ext4 {
-        steps.push(Action::Fs(FsAction::CheckFs { device: device.clone(), fs: volume.fs, repair: Repair::Safe }));
-        steps.push(Action::Fs(FsAction::NewFsUuid { device, fs: volume.fs, uuid: volume.uuid }));
+    if volume.fs == VolumeFs::Ext4 {
+        let fs = FsKind::Ext4;
+        steps.push(Action::Fs(FsAction::CheckFs { device: device.clone(), fs, repair: Repair::Safe }));
+        steps.push(Action::Fs(FsAction::NewFsUuid { device, fs, uuid: volume.uuid }));
     }
     steps.extend(swap);
     let now = Volume {
@@ -144,7 +154,8 @@ pub fn rollback(backend: &dyn Backend, volume: &Volume, snapshot: &Volume, id: U
 /// has its offset: nothing beyond it is in use.
 ///
 /// # Errors
-/// `Unsupported` for shrinking XFS, `InUse` for shrinking a mounted volume.
+/// `Unsupported` for shrinking XFS or a raw volume; `InUse` for shrinking a mounted volume, and for growing a raw one that
+/// is attached where its new part has to be written first.
 pub fn resize(
     backend: &dyn Backend,
     volume: &Volume,
@@ -152,6 +163,7 @@ pub fn resize(
     mounted_at: Option<&Path>,
     scratch: &Path,
 ) -> Result<Plan, Fault> {
+    let Some(fs) = volume.fs.kind() else { return resize_raw(backend, volume, to, mounted_at) };
     let device = backend.device(volume);
     let unfilled = volume.unfilled_from_bytes.filter(|from| *from < volume.size_bytes);
     let from = unfilled.unwrap_or(volume.size_bytes);
@@ -169,9 +181,9 @@ pub fn resize(
         let filled = fill.into_iter().flat_map(|fill| [fill, backend.record(&marked, &last)]);
         let enlarge: Vec<Action> = backend.grow(volume, to).into_iter().chain(filled).collect();
         let grow = |at: Option<&Path>| {
-            Action::Fs(FsAction::GrowFs { device: device.clone(), fs: volume.fs, mounted_at: at.map(Path::to_owned) })
+            Action::Fs(FsAction::GrowFs { device: device.clone(), fs, mounted_at: at.map(Path::to_owned) })
         };
-        match (mounted_at, volume.fs) {
+        match (mounted_at, fs) {
             (Some(at), _) => {
                 steps.extend(enlarge);
                 steps.push(grow(Some(at)));
@@ -179,11 +191,7 @@ pub fn resize(
             (None, FsKind::Ext4) => {
                 steps.extend(backend.open(volume, None));
                 steps.extend(enlarge);
-                steps.push(Action::Fs(FsAction::CheckFs {
-                    device: device.clone(),
-                    fs: volume.fs,
-                    repair: Repair::Safe,
-                }));
+                steps.push(Action::Fs(FsAction::CheckFs { device: device.clone(), fs, repair: Repair::Safe }));
                 steps.push(grow(None));
                 steps.extend(backend.close(volume));
                 on_failure.extend(backend.close(volume));
@@ -191,7 +199,7 @@ pub fn resize(
             (None, FsKind::Xfs) => {
                 steps.extend(backend.open(volume, None));
                 steps.extend(enlarge);
-                steps.extend(mount_steps(backend, volume, scratch, None));
+                steps.extend(mount_steps(backend, volume, fs, scratch, None));
                 steps.push(grow(Some(scratch)));
                 steps.extend(unmount(backend, volume, scratch));
                 on_failure.extend(unmount(backend, volume, scratch));
@@ -199,7 +207,7 @@ pub fn resize(
         }
     } else {
         let object = format!("volume {}", volume.reference());
-        if volume.fs == FsKind::Xfs {
+        if fs == FsKind::Xfs {
             return Err(Fault::new(Code::Unsupported, object, "XFS cannot be shrunk")
                 .hint("create a smaller volume and copy the files"));
         }
@@ -209,7 +217,7 @@ pub fn resize(
             return Err(Fault::new(Code::InUse, object, cause).hint("detach it from its tenant first"));
         }
         steps.extend(backend.open(volume, None));
-        steps.push(Action::Fs(FsAction::CheckFs { device: device.clone(), fs: volume.fs, repair: Repair::Safe }));
+        steps.push(Action::Fs(FsAction::CheckFs { device: device.clone(), fs, repair: Repair::Safe }));
         steps.push(Action::Fs(FsAction::ShrinkFs { device, size_bytes: to }));
         steps.extend(backend.close(volume));
         steps.extend(backend.shrink(volume, to));
@@ -225,6 +233,78 @@ pub fn resize(
     };
     steps.push(backend.record(&last, &done));
     Ok(Plan { steps, on_failure, can_be_undone: false })
+}
+
+/// Grows a raw volume, attached at `attached_at` or not.
+///
+/// Where the new part has to be written first, it may be seen by nobody before: a tenant could read old data there, and
+/// what it writes would be written over. Such a growth that is not completed is undone, which loses nothing.
+fn resize_raw(backend: &dyn Backend, volume: &Volume, to: Bytes, attached_at: Option<&Path>) -> Result<Plan, Fault> {
+    let object = || format!("volume {}", volume.reference());
+    if to < volume.size_bytes {
+        let cause = "a raw volume cannot be shrunk: where its user's data ends is not known";
+        return Err(
+            Fault::new(Code::Unsupported, object(), cause).hint("create a smaller volume, and copy what belongs there")
+        );
+    }
+    let from = volume.unfilled_from_bytes.unwrap_or(volume.size_bytes);
+    let fill = backend.fill(volume, from).filter(|_| to > from);
+    if let (Some(_), Some(at)) = (&fill, attached_at) {
+        let cause = format!(
+            "it is attached, as {}, and its pool grows a raw volume of this provision only while it is detached: zeroes \
+             are written to its new part first",
+            at.display()
+        );
+        return Err(Fault::new(Code::InUse, object(), cause).hint(
+            "detach it from its tenant first; those of directory pools, and those provisioned on demand, grow in use",
+        ));
+    }
+    let marked = Volume {
+        unfilled_from_bytes: fill.as_ref().map(|_| from),
+        ..volume.with_state(VolumeState::Resizing { to_bytes: to })
+    };
+    let done = Volume { size_bytes: to, unfilled_from_bytes: None, ..volume.with_state(VolumeState::Ready) };
+    let undo = match &fill {
+        Some(_) => undo_growth(backend, &marked, from),
+        None => vec![backend.record(&marked, &marked.with_state(VolumeState::Ready))],
+    };
+    let is_closed = attached_at.is_none();
+    let (open, close) =
+        if is_closed { (backend.open(volume, None), backend.close(volume)) } else { Default::default() };
+    let steps = [
+        vec![backend.record(volume, &marked)],
+        open,
+        backend.grow(volume, to),
+        fill.into_iter().collect(),
+        close.clone(),
+        vec![backend.record(&marked, &done)],
+    ];
+    Ok(Plan { steps: steps.concat(), on_failure: [close, undo].concat(), can_be_undone: false })
+}
+
+/// Takes back the part of a raw volume from `from` on, which nobody has seen.
+fn undo_growth(backend: &dyn Backend, marked: &Volume, from: Bytes) -> Vec<Action> {
+    let before = Volume { size_bytes: from, unfilled_from_bytes: None, ..marked.with_state(VolumeState::Ready) };
+    [backend.close(marked), backend.shrink(marked, from), vec![backend.record(marked, &before)]].concat()
+}
+
+/// Refuses to give anybody the device of a raw volume whose last growth could be neither completed nor undone: beyond its
+/// old end it may show old data of others.
+///
+/// # Errors
+/// `InUse`.
+pub fn check_shown(volume: &Volume) -> Result<(), Fault> {
+    let Some(from) = volume.unfilled_from_bytes.filter(|_| volume.is_raw()) else { return Ok(()) };
+    let cause = format!("its growth was interrupted: from {from} on, it may show old data of others");
+    Err(Fault::new(Code::InUse, format!("volume {}", volume.reference()), cause)
+        .hint("resize it to its present size, which completes that"))
+}
+
+/// The error of an operation on the file system of a volume that has none.
+#[must_use]
+pub fn no_file_system(volume: &Volume, cannot: &str) -> Fault {
+    let cause = format!("it is a raw volume, without a file system of Bulkhead's: {cannot}");
+    Fault::new(Code::Unsupported, format!("volume {}", volume.reference()), cause)
 }
 
 /// Replaces the journal of an ext4 that is not mounted by one of another size.
@@ -256,9 +336,10 @@ pub fn replace_journal(
     Ok(Plan { steps, on_failure: backend.close(volume), can_be_undone: false })
 }
 
-/// Opens a volume and checks its file system, which replays its journal.
+/// Opens a volume and checks its ext4, which replays its journal.
 fn open_checked(backend: &dyn Backend, volume: &Volume) -> Vec<Action> {
-    let check = Action::Fs(FsAction::CheckFs { device: backend.device(volume), fs: volume.fs, repair: Repair::Safe });
+    let (device, fs) = (backend.device(volume), FsKind::Ext4);
+    let check = Action::Fs(FsAction::CheckFs { device, fs, repair: Repair::Safe });
     backend.open(volume, None).into_iter().chain([check]).collect()
 }
 
@@ -271,15 +352,20 @@ fn make_journal(backend: &dyn Backend, marked: &Volume, size_bytes: Bytes) -> Ve
 }
 
 /// Checks the file system of a volume that is not mounted.
-#[must_use]
-pub fn check(backend: &dyn Backend, volume: &Volume, repair: Repair) -> Plan {
-    let check = Action::Fs(FsAction::CheckFs { device: backend.device(volume), fs: volume.fs, repair });
-    Plan {
+///
+/// # Errors
+/// `Unsupported` for a raw volume.
+pub fn check(backend: &dyn Backend, volume: &Volume, repair: Repair) -> Result<Plan, Fault> {
+    let fs = volume.fs.kind().ok_or_else(|| {
+        no_file_system(volume, "there is nothing to check").hint("map it, and use the tools of what is in it")
+    })?;
+    let check = Action::Fs(FsAction::CheckFs { device: backend.device(volume), fs, repair });
+    Ok(Plan {
         steps: [backend.open(volume, None), vec![check], backend.close(volume)].concat(),
         on_failure: backend.close(volume),
         // An interrupted repair may leave more damage than before.
         can_be_undone: repair == Repair::No,
-    }
+    })
 }
 
 /// Keeps the content of a damaged volume as `copy` (stage `Creating`, read-only), unchanged: not checked, and with the
@@ -302,7 +388,8 @@ pub fn map(backend: &dyn Backend, volume: &Volume, record: Action) -> Plan {
     Plan { steps, on_failure: backend.close(volume), can_be_undone: false }
 }
 
-/// Mounts a volume for a tenant, with an SELinux context if one is given. Its block server and journal thread are charged to the tenant.
+/// Mounts a volume for a tenant, with an SELinux context if one is given. Its block server and journal thread are charged to the tenant. Of a
+/// raw volume, the node of its device is bound to the same path.
 #[must_use]
 pub fn mount(
     backend: &dyn Backend,
@@ -312,9 +399,13 @@ pub fn mount(
     context: Option<SelinuxContext>,
 ) -> Plan {
     let mut steps = open_for(backend, volume, tenant);
-    steps.extend(mount_steps(backend, volume, target, context));
-    steps.extend(attach_peer(backend, volume, target));
-    steps.extend(place_journal(backend, volume, tenant));
+    match volume.fs.kind() {
+        Some(fs) => steps.extend(mount_steps(backend, volume, fs, target, context)),
+        None => {
+            steps.extend(target.parent().map(|above| Action::State(StateAction::MakeDir { path: above.to_owned() })))
+        }
+    }
+    steps.extend(keep_steps(backend, volume, target, tenant));
     Plan { steps, on_failure: unmount(backend, volume, target), can_be_undone: true }
 }
 
@@ -322,9 +413,18 @@ pub fn mount(
 #[must_use]
 pub fn ensure_mounted(backend: &dyn Backend, volume: &Volume, target: &Path, tenant: &Name) -> Vec<Action> {
     let mut steps = open_for(backend, volume, tenant);
-    steps.extend(attach_peer(backend, volume, target));
-    steps.extend(place_journal(backend, volume, tenant));
+    steps.extend(keep_steps(backend, volume, target, tenant));
     steps
+}
+
+/// What a mounted volume needs beside its device: its peers can read from it, and its journal is charged; or a raw
+/// volume's node is the one of its device.
+fn keep_steps(backend: &dyn Backend, volume: &Volume, target: &Path, tenant: &Name) -> Vec<Action> {
+    let Some(fs) = volume.fs.kind() else {
+        let (device, target) = (backend.device(volume), target.to_owned());
+        return vec![Action::Mount(MountAction::BindDevice { device, target })];
+    };
+    attach_peer(backend, volume, target).into_iter().chain(place_journal(backend, volume, fs, tenant)).collect()
 }
 
 fn open_for(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Vec<Action> {
@@ -332,11 +432,11 @@ fn open_for(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Vec<Action
 }
 
 /// A read-only volume has no journal thread.
-fn place_journal(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Option<Action> {
+fn place_journal(backend: &dyn Backend, volume: &Volume, fs: FsKind, tenant: &Name) -> Option<Action> {
     (!volume.read_only).then(|| {
         Action::Cgroup(CgroupAction::PlaceJournal {
             device: backend.device(volume),
-            fs: volume.fs,
+            fs,
             cgroup: slices::journal(tenant),
         })
     })
@@ -357,6 +457,11 @@ fn attach_peer(backend: &dyn Backend, volume: &Volume, target: &Path) -> Option<
 /// Unmounts a volume and releases its device.
 #[must_use]
 pub fn unmount(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Action> {
+    if volume.is_raw() {
+        let (device, target) = (backend.device(volume), target.to_owned());
+        let unbind = Action::Mount(MountAction::UnbindDevice { device, target });
+        return std::iter::once(unbind).chain(backend.close(volume)).collect();
+    }
     let mut steps: Vec<Action> = volume
         .read_from
         .uses_peers()
@@ -382,6 +487,19 @@ pub fn recover(
     Ok(match volume.state {
         VolumeState::Ready => None,
         VolumeState::Creating | VolumeState::Removing => Some(Plan::steps(backend.remove(volume))),
+        // Its file system would be looked for: the record is wrong.
+        VolumeState::ReplacingJournal { .. } if volume.is_raw() => {
+            Some(Plan::steps(vec![backend.record(volume, &volume.with_state(VolumeState::Ready))]))
+        }
+        // Nobody has seen the new part, and nobody may before it is filled.
+        VolumeState::Resizing { .. } if volume.is_raw() && volume.unfilled_from_bytes.is_some() => {
+            let from = volume.unfilled_from_bytes.unwrap_or(volume.size_bytes);
+            Some(Plan {
+                steps: undo_growth(backend, volume, from),
+                on_failure: vec![backend.record(volume, &volume.with_state(VolumeState::Ready))],
+                can_be_undone: false,
+            })
+        }
         // Filling takes time in proportion to the growth, too long for the daemon's start: the caller has to request it
         // again.
         VolumeState::Resizing { .. } if volume.unfilled_from_bytes.is_some() => {
@@ -390,7 +508,7 @@ pub fn recover(
         VolumeState::Resizing { to_bytes } => {
             // An interrupted offline growth of XFS may have left it mounted at the scratch mount point.
             let mut plan = resize(backend, volume, to_bytes, mounted_at, scratch)?;
-            if mounted_at.is_none() {
+            if mounted_at.is_none() && !volume.is_raw() {
                 plan.steps.splice(0..0, unmount(backend, volume, scratch));
             }
             Some(plan)
@@ -410,7 +528,8 @@ pub fn checked_size(volume: &Volume, size: Bytes, extent: Bytes) -> Result<Bytes
     let object = format!("volume {}", volume.reference());
     let minimum = volume.fs.min_size();
     if size < minimum {
-        let cause = format!("a size of {size} is too small for {}", volume.fs);
+        let what = volume.fs.kind().map_or("a raw volume", FsKind::as_str);
+        let cause = format!("a size of {size} is too small for {what}");
         return Err(Fault::new(Code::InvalidArgument, object, cause).hint(format!("give it at least {minimum}")));
     }
     size.round_up(extent).ok_or_else(|| Fault::new(Code::InvalidArgument, object, format!("{size} is too large")))
@@ -419,6 +538,7 @@ pub fn checked_size(volume: &Volume, size: Bytes, extent: Bytes) -> Result<Bytes
 fn mount_steps(
     backend: &dyn Backend,
     volume: &Volume,
+    fs: FsKind,
     target: &Path,
     selinux_context: Option<SelinuxContext>,
 ) -> Vec<Action> {
@@ -426,17 +546,17 @@ fn mount_steps(
         Action::State(StateAction::MakeDir { path: target.to_owned() }),
         Action::Mount(MountAction::Mount {
             device: backend.device(volume),
-            fs: volume.fs,
+            fs,
             target: target.to_owned(),
             read_only: volume.read_only,
-            nouuid: volume.fs == FsKind::Xfs && (volume.origin.is_some() || volume.layered),
+            nouuid: fs == FsKind::Xfs && (volume.origin.is_some() || volume.layered),
             options: volume.mount_options.clone(),
             selinux_context,
         }),
     ]
 }
 
-/// A volume's mount point on the host, below the runtime directory.
+/// A volume's mount point on the host, below the runtime directory; of a raw volume, the path of its device's node.
 #[must_use]
 pub fn mount_point(run_dir: &Path, volume: &Volume) -> PathBuf {
     run_dir.join("mnt").join(volume.pool.as_str()).join(volume.name.as_str())

@@ -1,7 +1,7 @@
 //! Volume capabilities: how a volume is to be used.
 
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FsKind, SelinuxContext};
+use bulkhead_core::model::{FsKind, SelinuxContext, VolumeFs};
 use bulkhead_sys::mount::{MountFlags, split_options, unquote};
 
 use crate::proto::VolumeCapability;
@@ -70,13 +70,14 @@ impl Use {
         Ok(Self { fs, flags, selinux_context, exclusive: mode == Some(Mode::SingleNodeSingleWriter) })
     }
 
-    /// Refuses a volume with another file system.
+    /// Refuses a volume with another file system, or with none.
     ///
     /// # Errors
     /// `InvalidArgument`.
-    pub fn check_fs(&self, found: FsKind) -> Result<(), Fault> {
-        match self.fs {
-            Some(wanted) if wanted != found => {
+    pub fn check_fs(&self, found: VolumeFs) -> Result<(), Fault> {
+        match (self.fs, found.kind()) {
+            (_, None) => Err(invalid("a file system is requested, and the volume has none")),
+            (Some(wanted), Some(found)) if wanted != found => {
                 Err(invalid(&format!("file system {wanted} is requested, and the volume has {found}")))
             }
             _ => Ok(()),

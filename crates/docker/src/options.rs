@@ -130,6 +130,10 @@ fn empty(given: &Given<'_>) -> Result<Source, Fault> {
         return Err(given.invalid("size", "a volume cannot have size 0").hint("set a size such as --opt size=10G"));
     }
     let journal = given.journal("journal-size")?;
+    if given.text("fs") == Some("none") {
+        let cause = "a raw volume has no directory, and Docker mounts directories";
+        return Err(given.invalid("fs", cause).hint("`bulkhead volume create --fs none` makes one for other uses"));
+    }
     let file_systems = [("ext4", FsKind::Ext4), ("xfs", FsKind::Xfs)];
     Ok(Source::Empty {
         size,

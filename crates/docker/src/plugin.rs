@@ -11,7 +11,7 @@ use std::time::Duration;
 use bulkhead_api::client::{Client, Removal};
 use bulkhead_api::wire::{LeaseCreate, LeaseReply, LeaseView, TenantCreate, VolumeCopy, VolumeCreate, VolumeView};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FrontEnd, LeaseUser, VolumeRef};
+use bulkhead_core::model::{FrontEnd, LeaseUser, VolumeFs, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::{Bytes, Latency};
@@ -207,7 +207,7 @@ impl Plugin {
         match &options.source {
             Source::Empty { size, fs, provision, journal, fast_commit } => {
                 let request = VolumeCreate {
-                    fs: *fs,
+                    fs: (*fs).into(),
                     provision: *provision,
                     journal: *journal,
                     fast_commit: *fast_commit,
@@ -228,6 +228,12 @@ impl Plugin {
                     ..VolumeCopy::new(volume.name.clone(), false)
                 };
                 let origin = VolumeRef { pool: volume.pool.clone(), name: origin.clone() };
+                if self.daemon.volume_inspect(&origin).await?.fs == VolumeFs::None {
+                    let cause =
+                        format!("{origin} is a raw volume, and a container gets directories from Docker, not devices");
+                    return Err(Fault::new(Code::InvalidArgument, object(volume), cause)
+                        .hint("clone a volume with a file system"));
+                }
                 self.daemon.volume_copy(&origin, &request, false).await.map(drop)
             }
         }
@@ -295,7 +301,7 @@ impl Plugin {
             Err(fault) if fault.reason.as_deref() == Some(&Reason::DaemonUnreachable) => return Err(fault),
             Err(fault) => (self.daemon.volumes_named(&name, false).await?, Some(fault)),
         };
-        match (self.choose(&without_snapshots(volumes), &name).cloned(), unreadable) {
+        match (self.choose(&mountable(volumes), &name).cloned(), unreadable) {
             // Docker drops what it knows of a volume that is said not to exist.
             (Err(missing), Some(fault)) if missing.code == Code::NotFound => {
                 Err(Fault { code: Code::Unavailable, ..fault })
@@ -304,9 +310,9 @@ impl Plugin {
         }
     }
 
-    /// All volumes but snapshots, which only clones are made of.
+    /// All volumes but snapshots, which only clones are made of, and raw volumes, which have no directory.
     async fn usable(&self) -> Result<Vec<VolumeView>, Fault> {
-        Ok(without_snapshots(self.daemon.volume_list(None).await?))
+        Ok(mountable(self.daemon.volume_list(None).await?))
     }
 
     /// The volume that a name means.
@@ -363,8 +369,8 @@ async fn give_back(daemon: Client, mounting: JoinHandle<Result<LeaseReply, Fault
     }
 }
 
-fn without_snapshots(mut volumes: Vec<VolumeView>) -> Vec<VolumeView> {
-    volumes.retain(|view| !view.read_only);
+fn mountable(mut volumes: Vec<VolumeView>) -> Vec<VolumeView> {
+    volumes.retain(|view| !view.read_only && view.fs != VolumeFs::None);
     volumes
 }
 

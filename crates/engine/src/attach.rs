@@ -216,6 +216,7 @@ impl Engine {
         dry_run: bool,
     ) -> Result<(), Fault> {
         let Located { backend, volume, .. } = self.locate_ready(reference)?;
+        check_device_usable(&volume, context)?;
         match self.holders(reference)? {
             (Some(other), _) if other != *tenant => Err(Fault::new(
                 Code::InUse,
@@ -293,6 +294,7 @@ impl Engine {
             return self.executor.run_steps(watched.keep, dry_run);
         }
         let Located { backend, volume, .. } = self.locate_ready(reference)?;
+        check_device_usable(&volume, None)?;
         let target = mount_point(&self.dirs.run, &volume);
         let keep = volume::ensure_mounted(backend.as_ref(), &volume, &target, tenant);
         let plan = match self.mounted_at(&volume)? {
@@ -393,4 +395,18 @@ impl Engine {
 pub(crate) fn context_of(leases: &[Lease]) -> Option<SelinuxContext> {
     let counting = leases.iter().find(|lease| lease.holder.mounts() != Some(0)).or(leases.first());
     counting.and_then(|lease| lease.selinux_context.clone())
+}
+
+/// Refuses to give a tenant the device of a raw volume that must not be written, or shows what is not its own.
+fn check_device_usable(volume: &Volume, context: Option<&SelinuxContext>) -> Result<(), Fault> {
+    if volume.is_raw() && context.is_some() {
+        let cause = "it is a raw volume, which has no files that could have an SELinux context";
+        return Err(Fault::new(Code::InvalidArgument, format!("volume {}", volume.reference()), cause));
+    }
+    if volume.is_raw() && volume.read_only {
+        let cause = "it is a snapshot of a raw volume, and whoever has its device could write to it";
+        return Err(Fault::new(Code::Unsupported, format!("volume {}", volume.reference()), cause)
+            .hint("clone it, and attach the clone"));
+    }
+    volume::check_shown(volume)
 }

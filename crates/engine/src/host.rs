@@ -266,7 +266,7 @@ pub trait Volumes {
     fn read_counts(&self, volume: Uuid) -> Result<ReadCounts, Fault>;
 
     /// How the journal of a tenant's mounted volume is charged.
-    fn accounting(&self, device: &DeviceRef, fs: FsKind, tenant: &Name) -> Accounting;
+    fn accounting(&self, device: &DeviceRef, fs: Option<FsKind>, tenant: &Name) -> Accounting;
 }
 
 /// What is mounted in the daemon's own mount namespace.

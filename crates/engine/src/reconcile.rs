@@ -362,8 +362,9 @@ impl Engine {
             return Ok(());
         }
         let target = mount_point(&self.dirs.run, volume);
-        let steps =
-            if mounts.contains(&target) { volume::unmount(backend, volume, &target) } else { backend.close(volume) };
+        // Of a raw volume, a crash can leave the file below its node.
+        let is_mounted = volume.is_raw() || mounts.contains(&target);
+        let steps = if is_mounted { volume::unmount(backend, volume, &target) } else { backend.close(volume) };
         if self.executor.run_steps(steps, false)?.iter().any(|step| step.changed) {
             // Unused layers could not be removed while it was open.
             self.executor.run_steps(backend.sweep(), false)?;

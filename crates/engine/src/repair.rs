@@ -20,7 +20,7 @@ impl Engine {
     /// `NAME-before-repair`, if the pool supports snapshots.
     ///
     /// # Errors
-    /// `InUse` while it is mounted or mapped, `Corrupt` when the check finds errors that it did not repair, `AlreadyExists` while there
+    /// `InUse` while it is mounted or mapped, `Unsupported` for a raw volume, `Corrupt` when the check finds errors that it did not repair, `AlreadyExists` while there
     /// is a snapshot of an earlier repair.
     pub fn volume_check(
         &self,
@@ -29,6 +29,12 @@ impl Engine {
         dry_run: bool,
     ) -> Result<Done<VolumeView>, Fault> {
         let Located { pool, backend, volume } = self.locate_unmounted(reference)?;
+        let repair = match request {
+            VolumeCheck { full: true, .. } => Repair::Full,
+            VolumeCheck { repair: true, .. } => Repair::Safe,
+            VolumeCheck { .. } => Repair::No,
+        };
+        let plan = volume::check(backend.as_ref(), &volume, repair)?;
         if let Some(at) = self.mounted_at(&volume)? {
             let cause = format!("it is mounted at {}, and can be checked only while it is not mounted", at.display());
             return Err(
@@ -36,16 +42,11 @@ impl Engine {
             );
         }
         self.check_unmapped(&volume)?;
-        let repair = match request {
-            VolumeCheck { full: true, .. } => Repair::Full,
-            VolumeCheck { repair: true, .. } => Repair::Safe,
-            VolumeCheck { .. } => Repair::No,
-        };
         let mut steps = Vec::new();
         if repair == Repair::Full && !volume.read_only {
             steps.extend(self.keep_before_repair(&pool, backend.as_ref(), &volume, dry_run)?);
         }
-        steps.extend(self.executor.run(&volume::check(backend.as_ref(), &volume, repair), dry_run)?);
+        steps.extend(self.executor.run(&plan, dry_run)?);
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
         Ok(Done { object, steps, dry_run })
     }
@@ -101,6 +102,7 @@ impl Engine {
     pub fn volume_map(&self, reference: &VolumeRef, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
         let Located { pool, backend, volume } = self.locate_ready(reference)?;
         self.check_unheld(reference)?;
+        volume::check_shown(&volume)?;
         let is_mapped = self.is_mapped(&volume);
         if is_mapped && self.host().open_device(&backend.device(&volume))?.is_some() {
             let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));

@@ -6,7 +6,7 @@ use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::journal;
 use bulkhead_core::journal::JournalSize;
-use bulkhead_core::model::{FsKind, Pool, Provision, Volume, VolumeRef, VolumeState};
+use bulkhead_core::model::{Pool, Provision, Volume, VolumeFs, VolumeRef, VolumeState};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::{self, scratch_mount_point};
@@ -17,7 +17,7 @@ use crate::volumes::is_thin;
 
 impl Engine {
     /// Changes a volume's size: grows it mounted or not; shrinks ext4 that is not mounted. Replaces the journal of an ext4 that is not
-    /// mounted. Idempotent: with the present size, it grows the file system to its device's size.
+    /// mounted. Idempotent: with the present size, it grows the file system to its device's size. A raw volume only grows.
     ///
     /// # Errors
     /// `InvalidArgument` when it would shrink without `shrink`; `Unsupported`, `InUse`, `NoSpace`.
@@ -112,7 +112,7 @@ impl Engine {
     /// The size of the journal that a volume of `volume_size` is to get.
     ///
     /// # Errors
-    /// `Unsupported` for XFS, `InvalidArgument`; `InUse` while a tenant holds it.
+    /// `Unsupported` for XFS and raw volumes, `InvalidArgument`; `InUse` while a tenant holds it.
     fn check_journal(&self, volume: &Volume, size: Bytes, requested: JournalSize) -> Result<Bytes, Fault> {
         let wanted = journal::checked_size(volume, size, requested)?;
         self.check_unheld(&volume.reference())?;
@@ -157,7 +157,7 @@ impl Engine {
 
     /// The size of a volume's journal, if it is known now.
     pub(crate) fn journal_bytes(&self, backend: &dyn Backend, volume: &Volume) -> Option<Bytes> {
-        if volume.fs != FsKind::Ext4 {
+        if volume.fs != VolumeFs::Ext4 {
             return None;
         }
         match self.host().journal_bytes(&backend.device(volume)) {

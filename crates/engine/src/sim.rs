@@ -103,6 +103,12 @@ struct World {
     written: BTreeSet<PathBuf>,
     /// Offsets from which on such nodes have grown since.
     unfilled: BTreeMap<PathBuf, Bytes>,
+    /// Nodes of thick volumes, and the offsets from which on they show what earlier volumes contained.
+    stale: BTreeMap<PathBuf, Bytes>,
+    /// Images and nodes that a tenant has had as a raw device, and their size then: all of it may be data.
+    shown: BTreeMap<PathBuf, Bytes>,
+    /// Nodes of logical volumes that were deactivated.
+    inactive: BTreeSet<PathBuf>,
     /// Sizes of pools that differ from the default.
     total: Option<Bytes>,
     /// Free space of pools that differs from the default, at the time when it was set.
@@ -318,6 +324,7 @@ impl Sim {
         world.journals.clear();
         world.processes.clear();
         world.queue.clear();
+        world.inactive.clear();
         world.files.retain(|path, _| !path.starts_with("/run"));
     }
 
@@ -483,7 +490,7 @@ impl World {
                 let is_thick = self.allocated.contains_key(&path) && !self.written.contains(&path);
                 is_thick.then_some((path, *size_bytes))
             }
-            Action::Lvm(LvmAction::FillLv { vg, lv, .. }) => {
+            Action::Lvm(LvmAction::FillLv { vg, lv, .. } | LvmAction::ZeroLv { vg, lv, .. }) => {
                 let (volume, _) = &self.volumes[&(vg.clone(), lv.clone())];
                 Some((node(vg, lv), volume.size))
             }

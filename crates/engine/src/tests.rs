@@ -6,6 +6,7 @@ mod crashes;
 mod devices;
 mod journals;
 mod outside;
+mod raw;
 mod records;
 mod requests;
 mod selinux;
@@ -20,7 +21,7 @@ use bulkhead_api::wire::{
 };
 use bulkhead_core::error::Fault;
 use bulkhead_core::journal::JournalSize;
-use bulkhead_core::model::{FrontEnd, FsKind, LeaseUser, Provision, ReadFrom, Server, VolumeRef};
+use bulkhead_core::model::{FrontEnd, LeaseUser, Provision, ReadFrom, Server, VolumeFs, VolumeRef};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::slices;
 use bulkhead_core::stream::StreamHeader;
@@ -35,7 +36,7 @@ use crate::trim::Trimming;
 /// A request, which can be interrupted after each of its steps.
 #[derive(Clone, Debug)]
 enum Op {
-    Create(&'static str, u64, FsKind),
+    Create(&'static str, u64, VolumeFs),
     Remove(&'static str),
     Resize(&'static str, u64),
     Journal(&'static str, JournalSize),
@@ -59,7 +60,7 @@ enum Op {
     Return(&'static str),
     /// Resizes a volume that is provisioned on demand.
     CreateOnDemand(&'static str),
-    CreateFull(&'static str, FsKind),
+    CreateFull(&'static str, VolumeFs),
     Trim(&'static str),
 }
 
@@ -180,9 +181,9 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
         }
         Op::CreateOnDemand(name) | Op::CreateFull(name, _) => {
             let (provision, fs, mib) = match op {
-                Op::CreateFull(_, FsKind::Xfs) => (Provision::Full, FsKind::Xfs, 320),
-                Op::CreateFull(..) => (Provision::Full, FsKind::Ext4, 64),
-                _ => (Provision::OnDemand, FsKind::Ext4, 64),
+                Op::CreateFull(_, VolumeFs::Xfs) => (Provision::Full, VolumeFs::Xfs, 320),
+                Op::CreateFull(_, fs) => (Provision::Full, *fs, 64),
+                _ => (Provision::OnDemand, VolumeFs::Ext4, 64),
             };
             let request =
                 VolumeCreate { fs, provision: Some(provision), ..VolumeCreate::new(volume(name), Bytes::mib(mib)) };

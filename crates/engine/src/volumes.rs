@@ -11,7 +11,7 @@ use bulkhead_core::finding::{Finding, in_order};
 use bulkhead_core::health::{self, VolumeFacts};
 use bulkhead_core::journal::{self, Accounting};
 use bulkhead_core::model::{
-    FsKind, MountOptions, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeRef, VolumeState,
+    MountOptions, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeFs, VolumeRef, VolumeState,
 };
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
@@ -28,7 +28,7 @@ use crate::room::{Allocation, to_flatten};
 const METADATA_FULL_PCT: f64 = 90.0;
 
 impl Engine {
-    /// Creates a volume with an empty file system. Idempotent: a repeated request changes nothing.
+    /// Creates a volume with an empty file system, or a raw one. Idempotent: a repeated request changes nothing.
     ///
     /// # Errors
     /// `InvalidArgument`, `NotFound` (pool), `AlreadyExists` (of another size or kind), `NoSpace`.
@@ -39,10 +39,11 @@ impl Engine {
         self.check_identity(&pool)?;
         let backend = backend::backend(&pool);
         let space = self.host().space(&pool.source)?;
-        if request.fast_commit && request.fs != FsKind::Ext4 {
+        if request.fast_commit && request.fs != VolumeFs::Ext4 {
             return Err(Fault::new(Code::InvalidArgument, object, "fast_commit is a feature of ext4 only")
                 .reason(Reason::FastCommitNeedsExt4));
         }
+        check_mount_options(request.fs, &request.mount_options, &object)?;
         let wanted = Volume {
             pool: pool.name.clone(),
             name: reference.name.clone(),
@@ -245,6 +246,7 @@ impl Engine {
             state: VolumeState::Creating,
             ..origin.clone()
         };
+        check_mount_options(copy.fs, &copy.mount_options, &format!("volume {}", copy.reference()))?;
         check_sharing(&pool, request, &copy, &origin)?;
         if let Some(found) = self.named(&pool, &request.name)? {
             let kind = |copy: &Volume| (copy.origin.clone(), copy.read_only, copy.read_from, copy.domain.clone());
@@ -439,7 +441,7 @@ impl Engine {
         let accounting = match (&mounted_at, &tenant) {
             (None, _) => Accounting::NotMounted,
             (Some(_), None) => Accounting::None { reason: "it is mounted, but attached to no tenant".to_owned() },
-            (Some(_), Some(name)) => self.host().accounting(&device, volume.fs, name),
+            (Some(_), Some(name)) => self.host().accounting(&device, volume.fs.kind(), name),
         };
         let facts = VolumeFacts {
             backing: open.as_ref().map(|open| &open.backing),
@@ -535,6 +537,18 @@ fn check_sharing(pool: &Pool, request: &VolumeCopy, copy: &Volume, origin: &Volu
     Ok(())
 }
 
+/// Refuses options of a mount for a volume that is never mounted.
+fn check_mount_options(fs: VolumeFs, options: &MountOptions, object: &str) -> Result<(), Fault> {
+    let given = [(options.suid, "suid"), (options.dev, "dev"), (options.subdir.is_some(), "subdir")];
+    match given.iter().find(|(is_given, _)| fs == VolumeFs::None && *is_given) {
+        None => Ok(()),
+        Some((_, option)) => {
+            let cause = format!("`{option}` is an option of a mount, and a raw volume is not mounted");
+            Err(Fault::new(Code::InvalidArgument, object, cause).hint(format!("omit `{option}`")))
+        }
+    }
+}
+
 /// On a thin pool a clone can share page cache with the snapshot that it was made from.
 fn check_sharing_on_lvm(request: &VolumeCopy, copy: &Volume, origin: &Volume) -> Result<(), Fault> {
     let refused = |code, cause: &str| Fault::new(code, format!("volume {}", copy.reference()), cause);
@@ -545,9 +559,16 @@ fn check_sharing_on_lvm(request: &VolumeCopy, copy: &Volume, origin: &Volume) ->
         let cause = "reading from peers needs the index of an imported image, and LVM pools have none";
         return Err(refused(Code::Unsupported, cause).reason(Reason::PeersNeedIndex));
     }
-    if copy.fs == FsKind::Xfs {
-        let cause = "mounting an XFS snapshot writes to it, and what LVM volumes share must not change";
-        return Err(refused(Code::Unsupported, cause).hint("use ext4, or a directory pool"));
+    match copy.fs {
+        VolumeFs::Ext4 => {}
+        VolumeFs::Xfs => {
+            let cause = "mounting an XFS snapshot writes to it, and what LVM volumes share must not change";
+            return Err(refused(Code::Unsupported, cause).hint("use ext4, or a directory pool"));
+        }
+        VolumeFs::None => {
+            let cause = "a raw volume on LVM reads from its own device only, which is closed whenever it is detached";
+            return Err(refused(Code::Unsupported, cause).hint("omit the source, or use a directory pool"));
+        }
     }
     if request.read_only || !origin.read_only {
         let cause = "on LVM, only a clone of a snapshot can share memory, because the snapshot does not change";

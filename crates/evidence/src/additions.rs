@@ -60,9 +60,10 @@ pub(crate) fn add_raw(bench: &Bench) -> Result<PathBuf> {
     let size_bytes = Bytes(bench.volume_bytes().min(Bytes::GIB));
     let (fs, provision, fast_commit) = (FsKind::Ext4, None, false);
     // Created like any other volume, so that it is removed in the same way; its file system is overwritten.
-    bench
-        .engine()
-        .volume_create(&VolumeCreate { fs, provision, fast_commit, ..VolumeCreate::new(raw, size_bytes) }, false)?;
+    bench.engine().volume_create(
+        &VolumeCreate { fs: fs.into(), provision, fast_commit, ..VolumeCreate::new(raw, size_bytes) },
+        false,
+    )?;
     let vg = format!("bulkhead-{POOL}");
     servers::lvm().activate(&vg, "raw").context("cannot activate the raw volume")?;
     Ok(lvm::node(&vg, "raw"))
@@ -80,7 +81,7 @@ pub(crate) fn add_image(bench: &Bench, server: Server) -> Result<VolumeView> {
     bench.engine().pool_create(&PoolCreate { name: pool.clone(), source }, false)?;
     let volume = VolumeRef { pool: pool.clone(), name: name(IMAGE_VOLUME)? };
     let (fs, provision, fast_commit) = (FsKind::Ext4, None, false);
-    let request = VolumeCreate { fs, provision, fast_commit, ..VolumeCreate::new(volume.clone(), IMAGE) };
+    let request = VolumeCreate { fs: fs.into(), provision, fast_commit, ..VolumeCreate::new(volume.clone(), IMAGE) };
     bench.engine().volume_create(&request, false)?;
     // A block server would write them later, in the background.
     write_out(&image_path(&path, &volume.name)).context("the image")?;

@@ -259,7 +259,8 @@ impl Clones {
 
     fn create(&self, volume: &VolumeRef, size_bytes: Bytes, provision: Option<Provision>) -> Result<()> {
         let (fs, fast_commit) = (FsKind::Ext4, false);
-        let request = VolumeCreate { fs, provision, fast_commit, ..VolumeCreate::new(volume.clone(), size_bytes) };
+        let request =
+            VolumeCreate { fs: fs.into(), provision, fast_commit, ..VolumeCreate::new(volume.clone(), size_bytes) };
         self.request(async |client| client.volume_create(&request, false).await).map(drop)
     }
 

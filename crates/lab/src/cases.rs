@@ -25,6 +25,7 @@ mod observe;
 mod observe_faults;
 mod plain;
 mod plan;
+mod raw;
 mod service;
 mod sharing;
 mod slow;
@@ -95,6 +96,7 @@ pub fn all() -> Vec<&'static Case> {
         lab_self::CASES,
         bad_host::CASES,
         volumes::CASES,
+        raw::CASES,
         blockd::CASES,
         layers::CASES,
         merging::CASES,

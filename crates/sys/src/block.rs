@@ -27,7 +27,7 @@ use self::scheduler::parse_scheduler;
 pub use self::scheduler::{Scheduler, set_scheduler};
 pub use self::signature::{Signature, signatures};
 pub use self::stack::{Below, DeadEnd, Holder, ImageOf, Layer, Stack, below, holder_of, is_physical, kind_of, stack};
-pub use self::usage::{InUse, claimed, is_in_use};
+pub use self::usage::{InUse, claimed, is_in_use, openers, sync};
 use crate::roots::Roots;
 
 /// Name and uuid of a device-mapper device.

@@ -257,6 +257,27 @@ impl Lvm {
         self.change("activate", vg, name, &["lvchange", "--yes", "-ay", "-K"]).map(drop)
     }
 
+    /// Deactivates a volume, so that it has no device. `false` if it is not active.
+    ///
+    /// # Errors
+    /// [`LvmError::InUse`] while it is open, [`LvmError::NotFound`], [`LvmError::Other`].
+    pub fn deactivate(&self, vg: &str, name: &str) -> Result<bool, LvmError> {
+        const DEACTIVATE: &str = "deactivate";
+        if !node(vg, name).exists() {
+            return Ok(false);
+        }
+        match self.change(DEACTIVATE, vg, name, &["lvchange", "--yes", "-an"]) {
+            Ok(_) => Ok(true),
+            Err(LvmError::Other { operation, object, source })
+                if self.lv(vg, name).is_ok_and(|lv| lv.is_some_and(|lv| lv.open)) =>
+            {
+                let reason = "a program, or another device, has it open".to_owned();
+                Err(LvmError::InUse { operation, object, reason, source: Some(source) })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Makes a volume read-only, also while it is active; a mounted file system must be mounted read-only. `false` if it was already.
     ///
     /// # Errors

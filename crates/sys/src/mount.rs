@@ -5,6 +5,7 @@
 //! another user.
 
 mod error;
+mod node;
 mod place;
 mod table;
 
@@ -24,6 +25,7 @@ use rustix::mount::{
 };
 
 pub use self::error::MountError;
+pub use self::node::{bind_node, bound_node, other_binds, unbind_node, unmount_other_binds};
 pub use self::place::{Place, PlaceError, PlacesBelow, Usage};
 pub use self::table::{
     DeviceUsers, MountInfo, MountPoints, MountUser, mountinfo, mountinfo_of, mounts_of_device, mounts_of_devices,
@@ -192,7 +194,17 @@ fn unmount_by(path: &Path, target: &Path) -> Result<(), MountError> {
 /// # Errors
 /// [`MountError::Busy`] or [`MountError::Unmount`]; later ones are unmounted then, earlier ones are not.
 pub fn unmount_others(table: &[MountInfo], dev: DevNo, kept: &Path) -> Result<(), MountError> {
-    for target in table.iter().rev().filter(|mount| mount.dev == dev).map(|mount| &mount.mount_point) {
+    unmount_where(table, dev, kept, |mount| mount.dev == dev)
+}
+
+/// As [`unmount_others`], of those mounts with this `st_dev` that are chosen.
+fn unmount_where(
+    table: &[MountInfo],
+    dev: DevNo,
+    kept: &Path,
+    is_chosen: impl Fn(&MountInfo) -> bool,
+) -> Result<(), MountError> {
+    for target in table.iter().rev().filter(|mount| is_chosen(mount)).map(|mount| &mount.mount_point) {
         let (Some(above), Some(name)) = (target.parent(), target.file_name()) else { continue };
         let no_links = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

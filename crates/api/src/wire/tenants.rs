@@ -159,7 +159,7 @@ pub struct LeaseView {
     /// How often that user has to return it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mounts: Option<u32>,
-    /// Its mount point on the host.
+    /// Its mount point on the host; of a raw volume, the path of its device's node.
     #[schema(value_type = String)]
     pub mounted_at: PathBuf,
     /// The SELinux context of its mount. Absent: files have their own.

@@ -6,7 +6,7 @@ use bulkhead_core::cow::LayersView;
 use bulkhead_core::finding::Finding;
 use bulkhead_core::heat::HeatSource;
 use bulkhead_core::journal::{Accounting, JournalSize};
-use bulkhead_core::model::{FrontEnd, FsKind, MountOptions, Provision, ReadFrom, VolumeRef};
+use bulkhead_core::model::{FrontEnd, MountOptions, Provision, ReadFrom, VolumeFs, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -21,9 +21,9 @@ pub struct VolumeCreate {
     pub volume: VolumeRef,
     /// Size in bytes, rounded up to the granularity of the pool.
     pub size_bytes: Bytes,
-    /// File system. Default: ext4.
+    /// File system, or `none` for a raw volume, whose device is for its tenant. Default: ext4.
     #[serde(default)]
-    pub fs: FsKind,
+    pub fs: VolumeFs,
     /// When its blocks are allocated from the pool. Default: on demand in a thin pool, otherwise in full.
     #[serde(default)]
     pub provision: Option<Provision>,
@@ -51,7 +51,7 @@ impl VolumeCreate {
         Self {
             volume,
             size_bytes,
-            fs: FsKind::default(),
+            fs: VolumeFs::default(),
             provision: None,
             journal: None,
             fast_commit: false,
@@ -162,8 +162,8 @@ pub struct VolumeView {
     pub state: String,
     /// Size of its block device, bytes.
     pub size_bytes: Bytes,
-    /// File system.
-    pub fs: FsKind,
+    /// File system; `none` for a raw volume.
+    pub fs: VolumeFs,
     /// When its blocks are allocated from the pool.
     pub provision: Provision,
     /// Whether it is a read-only snapshot.
@@ -187,7 +187,8 @@ pub struct VolumeView {
     pub created_unix_seconds: Option<u64>,
     /// The tenant that it is attached or leased to.
     pub tenant: Option<Name>,
-    /// Its mount point on the host, while it is mounted.
+    /// Its mount point on the host, while it is mounted. Of a raw volume: the path of its device's node while it is attached, the same at
+    /// each attachment.
     #[schema(value_type = Option<String>)]
     pub mounted_at: Option<PathBuf>,
     /// Path of its block device, while it has one.

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::time::Duration;
 
 use bulkhead_core::cow::differing_layers;
-use bulkhead_core::model::FsKind;
+use bulkhead_core::model::VolumeFs;
 use bulkhead_formats::layer::layer_path;
 use bulkhead_formats::staging;
 use uuid::Uuid;
@@ -69,7 +69,7 @@ impl Pool {
             size_bytes: Bytes(SIZE),
             start_bytes: Bytes(start),
             data_bytes: Bytes(0),
-            fs: FsKind::Ext4,
+            fs: VolumeFs::Ext4,
             snapshot: "file/s".to_owned(),
         };
         let changed = base.map_or_else(|| layers.to_vec(), |base| differing_layers(layers, base));
@@ -206,7 +206,7 @@ impl Thin {
             size_bytes: self.size,
             start_bytes: start,
             data_bytes: Bytes(0),
-            fs: FsKind::Ext4,
+            fs: VolumeFs::Ext4,
             snapshot: "thin/s".to_owned(),
         };
         // Unmapped blocks must not be read.

@@ -1,6 +1,6 @@
 //! Arguments of `bulkhead volume`.
 
-use bulkhead_core::model::{self, FsKind, Provision};
+use bulkhead_core::model::{self, Provision, VolumeFs};
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::Write;
@@ -212,7 +212,7 @@ pub(crate) struct VolumeCreateArgs {
     /// Size, for example 10G; rounded up to the granularity of the pool
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) size: String,
-    /// File system
+    /// File system; `none` makes a raw volume, whose block device is for its tenant
     #[arg(long, value_enum, default_value_t = Fs::Ext4)]
     pub(crate) fs: Fs,
     /// When blocks are allocated from the pool [default: on-demand in a thin pool, otherwise full]
@@ -249,13 +249,15 @@ pub(crate) struct MountArgs {
 pub(crate) enum Fs {
     Ext4,
     Xfs,
+    None,
 }
 
-impl From<Fs> for FsKind {
+impl From<Fs> for VolumeFs {
     fn from(fs: Fs) -> Self {
         match fs {
             Fs::Ext4 => Self::Ext4,
             Fs::Xfs => Self::Xfs,
+            Fs::None => Self::None,
         }
     }
 }

@@ -65,7 +65,7 @@ fn receive(
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_core::model::FsKind;
+    use bulkhead_core::model::VolumeFs;
     use bulkhead_formats::staging;
     use bulkhead_formats::stream::encode_header;
     use uuid::Uuid;
@@ -79,7 +79,7 @@ mod tests {
             size_bytes: Bytes(1 << 20),
             start_bytes: Bytes(0),
             data_bytes: Bytes(0),
-            fs: FsKind::Ext4,
+            fs: VolumeFs::Ext4,
             snapshot: "p/s".to_owned(),
         }
     }

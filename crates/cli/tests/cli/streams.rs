@@ -1,6 +1,6 @@
 //! Streams that go through the command line: imports, snapshots sent and received.
 
-use bulkhead_core::model::FsKind;
+use bulkhead_core::model::VolumeFs;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::Bytes;
 use bulkhead_formats::stream::encode_header;
@@ -117,7 +117,7 @@ fn streams_go_through_the_command_line() {
         size_bytes: Bytes::mib(64),
         start_bytes: Bytes(0),
         data_bytes: Bytes(0),
-        fs: FsKind::Ext4,
+        fs: VolumeFs::Ext4,
         snapshot: "elsewhere/s".to_owned(),
     };
     let stream = daemon.dir.path().join("stream");

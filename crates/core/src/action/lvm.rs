@@ -26,12 +26,17 @@ pub enum LvmAction {
     /// Writes every block of a thin logical volume once, from an offset or the end of its file system, whichever is later, so that
     /// later writes need no thin-pool metadata.
     FillLv { vg: String, lv: String, from_bytes: Bytes },
+    /// Writes zeroes over a logical volume without a file system from an offset on, which nobody uses yet: so that no
+    /// tenant sees what others stored there, and later writes need no thin-pool metadata.
+    ZeroLv { vg: String, lv: String, from_bytes: Bytes },
     /// Makes a thin snapshot with its tags in one metadata change.
     SnapshotLv { vg: String, origin: String, lv: String, tags: Vec<String> },
     /// Makes a logical volume read-only permanently.
     ProtectLv { vg: String, lv: String },
     /// Activates a logical volume, so that it has a device node.
     ActivateLv { vg: String, lv: String },
+    /// Deactivates a logical volume, so that it has no device. Refuses while that is open.
+    DeactivateLv { vg: String, lv: String },
     /// Adds and removes tags of a logical volume in one metadata change.
     TagLv { vg: String, lv: String, add: Vec<String>, remove: Vec<String> },
     /// Grows a logical volume to this size, if it is smaller.
@@ -59,9 +64,12 @@ impl fmt::Display for LvmAction {
             },
             A::FillLv { vg, lv, from_bytes: Bytes(0) } => write!(f, "write all blocks of {vg}/{lv}"),
             A::FillLv { vg, lv, from_bytes } => write!(f, "write all blocks of {vg}/{lv} from {from_bytes} on"),
+            A::ZeroLv { vg, lv, from_bytes: Bytes(0) } => write!(f, "write zeroes to {vg}/{lv}"),
+            A::ZeroLv { vg, lv, from_bytes } => write!(f, "write zeroes to {vg}/{lv} from {from_bytes} on"),
             A::SnapshotLv { vg, origin, lv, .. } => write!(f, "create thin snapshot {vg}/{lv} of {vg}/{origin}"),
             A::ProtectLv { vg, lv } => write!(f, "make {vg}/{lv} read-only"),
             A::ActivateLv { vg, lv } => write!(f, "activate {vg}/{lv}"),
+            A::DeactivateLv { vg, lv } => write!(f, "deactivate {vg}/{lv}"),
             A::TagLv { vg, lv, add, remove } => write!(f, "tag {vg}/{lv}: {}", tag_change(add, remove)),
             A::GrowLv { vg, lv, size_bytes } => write!(f, "grow {vg}/{lv} to {size_bytes}"),
             A::ShrinkLv { vg, lv, size_bytes } => write!(f, "shrink {vg}/{lv} to {size_bytes}"),

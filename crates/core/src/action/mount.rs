@@ -28,6 +28,14 @@ pub enum MountAction {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         selinux_context: Option<SelinuxContext>,
     },
+    /// Binds the node of a raw volume's device to a file at the target, which has the same path as long as the volume is
+    /// attached. What is in the device is not looked at.
+    BindDevice { device: DeviceRef, target: PathBuf },
+    /// Removes the node of a raw volume's device at the target, and the file below it. Refuses while the device is open,
+    /// or its node is bound elsewhere.
+    UnbindDevice { device: DeviceRef, target: PathBuf },
+    /// Writes everything that the page cache has of a raw volume's device.
+    SyncDevice { device: DeviceRef },
     /// Unmounts what is mounted at the target, if anything.
     Unmount { target: PathBuf },
     /// Writes everything that a mounted file system has cached.
@@ -56,6 +64,9 @@ impl fmt::Display for MountAction {
                 }
                 f.write_str(")")
             }
+            A::BindDevice { device, target } => write!(f, "bind the node of {device} at {}", target.display()),
+            A::UnbindDevice { target, .. } => write!(f, "remove the device node at {}", target.display()),
+            A::SyncDevice { device } => write!(f, "sync {device}"),
             A::Unmount { target } => write!(f, "unmount {}", target.display()),
             A::SyncFs { target } => write!(f, "sync the file system at {}", target.display()),
             A::TrimFs { target, start_bytes, length_bytes, .. } => {

@@ -8,7 +8,7 @@ use super::{Backend, Replacement, WRITTEN_IN_ADVANCE, no_snapshots};
 use crate::action::{Action, DeviceRef, FsAction, ImageAction, LayerAction, Record, ServerAction, StateAction};
 use crate::cgroup::CgroupPath;
 use crate::error::Fault;
-use crate::model::{Provision, Server, Volume};
+use crate::model::{FsKind, Provision, Server, Volume};
 use crate::name::Name;
 use crate::serve::ServeSpec;
 use crate::units::Bytes;
@@ -156,7 +156,7 @@ impl Backend for FileBackend {
         Ok(vec![self.write_record(new), publish])
     }
 
-    fn set_fs_uuid(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action> {
+    fn set_fs_uuid(&self, new: &Volume, _fs: FsKind, by_device: Vec<Action>) -> Vec<Action> {
         vec![Action::Fs(FsAction::StampFsUuid { image: self.image(new), uuid: new.uuid, otherwise: by_device })]
     }
 

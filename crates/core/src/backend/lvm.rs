@@ -9,7 +9,7 @@ use super::{Backend, Replacement, WRITTEN_IN_ADVANCE, no_snapshots, not_received
 use crate::action::{Action, DeviceRef, FsAction, LvmAction, ServerAction};
 use crate::cgroup::CgroupPath;
 use crate::error::{Code, Fault};
-use crate::model::{FsKind, Provision, ReadFrom, Server, Volume};
+use crate::model::{FsKind, Provision, ReadFrom, Server, Volume, VolumeFs};
 use crate::name::Name;
 use crate::serve::ServeSpec;
 use crate::units::Bytes;
@@ -87,7 +87,9 @@ impl Backend for LvmBackend {
     }
 
     fn close(&self, volume: &Volume) -> Vec<Action> {
-        self.detach(volume).into_iter().collect()
+        let (vg, lv) = self.lv(volume);
+        let deactivate = volume.is_raw().then_some(Action::Lvm(LvmAction::DeactivateLv { vg, lv }));
+        self.detach(volume).into_iter().chain(deactivate).collect()
     }
 
     fn grow(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
@@ -102,6 +104,15 @@ impl Backend for LvmBackend {
     fn fill(&self, volume: &Volume, from: Bytes) -> Option<Action> {
         let (vg, lv) = self.lv(volume);
         let is_taken_late = self.thin_pool.is_some() && volume.provision == Provision::Full;
+        if volume.is_raw() {
+            // Thick volumes show what earlier ones of the group contained; a file system hides that, and here is none.
+            let shows_old_data = self.thin_pool.is_none();
+            return (is_taken_late || shows_old_data).then_some(Action::Lvm(LvmAction::ZeroLv {
+                vg,
+                lv,
+                from_bytes: from,
+            }));
+        }
         is_taken_late.then_some(Action::Lvm(LvmAction::FillLv { vg, lv, from_bytes: from }))
     }
 
@@ -135,7 +146,7 @@ impl Backend for LvmBackend {
         if self.thin_pool.is_none() {
             return Err(no_snapshots(volume, "thick lvm"));
         }
-        if volume.fs == FsKind::Xfs {
+        if volume.fs == VolumeFs::Xfs {
             let cause =
                 "mounting an XFS snapshot writes to it, and a snapshot that was sent from a thin pool must not change";
             return Err(Fault::new(Code::Unsupported, format!("volume {}", volume.reference()), cause)
@@ -152,7 +163,7 @@ impl Backend for LvmBackend {
         Err(not_received(&new.reference()))
     }
 
-    fn set_fs_uuid(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action> {
+    fn set_fs_uuid(&self, new: &Volume, fs: FsKind, by_device: Vec<Action>) -> Vec<Action> {
         if self.below(new).is_none() {
             return by_device;
         }
@@ -161,7 +172,7 @@ impl Backend for LvmBackend {
         let device = DeviceRef::Lv { vg: vg.clone(), lv: lv.clone() };
         vec![
             Action::Lvm(LvmAction::ActivateLv { vg, lv }),
-            Action::Fs(FsAction::NewFsUuid { device, fs: new.fs, uuid: new.uuid }),
+            Action::Fs(FsAction::NewFsUuid { device, fs, uuid: new.uuid }),
         ]
     }
 

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use crate::error::{Code, Fault};
-use crate::model::{FrontEnd, FsKind, MountOptions, Pool, PoolSource, Provision, ReadFrom, Volume, VolumeState};
+use crate::model::{FrontEnd, MountOptions, Pool, PoolSource, Provision, ReadFrom, Volume, VolumeFs, VolumeState};
 use crate::name::Name;
 use crate::units::Bytes;
 
@@ -80,8 +80,9 @@ pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String
         )
     };
     let fs = match value("fs") {
-        Some("ext4") => FsKind::Ext4,
-        Some("xfs") => FsKind::Xfs,
+        Some("ext4") => VolumeFs::Ext4,
+        Some("xfs") => VolumeFs::Xfs,
+        Some("none") => VolumeFs::None,
         _ => return Err(corrupt("fs")),
     };
     let provision = match value("provision") {

@@ -44,6 +44,68 @@ impl fmt::Display for FsKind {
     }
 }
 
+/// What a volume's device contains: a file system that Bulkhead makes and mounts, or none, which makes it a raw volume:
+/// its device is for its tenant, and what is in it is never looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum VolumeFs {
+    /// ext4, see [`FsKind::Ext4`].
+    #[default]
+    Ext4,
+    /// XFS, see [`FsKind::Xfs`].
+    Xfs,
+    /// None: a raw volume.
+    None,
+}
+
+impl VolumeFs {
+    /// Its file system, if it has one.
+    #[must_use]
+    pub const fn kind(self) -> Option<FsKind> {
+        match self {
+            VolumeFs::Ext4 => Some(FsKind::Ext4),
+            VolumeFs::Xfs => Some(FsKind::Xfs),
+            VolumeFs::None => None,
+        }
+    }
+
+    /// The word in records, requests and output.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            VolumeFs::Ext4 => FsKind::Ext4.as_str(),
+            VolumeFs::Xfs => FsKind::Xfs.as_str(),
+            VolumeFs::None => "none",
+        }
+    }
+
+    /// The smallest volume: that of the file system, and 1 MiB for a raw volume.
+    #[must_use]
+    pub const fn min_size(self) -> Bytes {
+        match self {
+            VolumeFs::Ext4 => FsKind::Ext4.min_size(),
+            VolumeFs::Xfs => FsKind::Xfs.min_size(),
+            VolumeFs::None => Bytes::mib(1),
+        }
+    }
+}
+
+impl From<FsKind> for VolumeFs {
+    fn from(kind: FsKind) -> Self {
+        match kind {
+            FsKind::Ext4 => Self::Ext4,
+            FsKind::Xfs => Self::Xfs,
+        }
+    }
+}
+
+impl fmt::Display for VolumeFs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
 /// When a volume's blocks are allocated from its pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::read_from::read_from_tag;
-use super::{FrontEnd, FsKind, Provision, ReadFrom};
+use super::{FrontEnd, Provision, ReadFrom, VolumeFs};
 use crate::name::{Name, NameError};
 use crate::units::Bytes;
 
@@ -90,18 +90,18 @@ pub struct Volume {
     pub pool: Name,
     /// Its name, unique in the pool.
     pub name: Name,
-    /// Its identity, also the file system's UUID.
+    /// Its identity, also the UUID of its file system, if it has one.
     pub uuid: Uuid,
     /// Size of the block device.
     pub size_bytes: Bytes,
-    /// Its file system.
-    pub fs: FsKind,
+    /// Its file system; none for a raw volume.
+    pub fs: VolumeFs,
     /// When its blocks are allocated.
     pub provision: Provision,
     /// ext4's fast_commit feature.
     #[serde(default)]
     pub fast_commit: bool,
-    /// A snapshot: mounted read-only.
+    /// A snapshot: mounted read-only, and not attached if it is a raw volume.
     #[serde(default)]
     pub read_only: bool,
     /// The volume that this one is a snapshot or clone of.
@@ -114,7 +114,7 @@ pub struct Volume {
     #[serde(default)]
     pub flatten: bool,
     /// Fully provisioned on a thin pool, after an interrupted growth: offset from which on its blocks are not allocated
-    /// yet. Its file system ends there, or before.
+    /// yet. Its file system ends there, or before. Of a raw volume: from there on its device may show old data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unfilled_from_bytes: Option<Bytes>,
     /// From where it reads shared blocks.
@@ -154,6 +154,12 @@ impl Volume {
         // Names of pools and domains have no slashes.
         let domain = self.domain.as_ref().map_or("", Name::as_str);
         format!("{}/{domain}", self.pool)
+    }
+
+    /// Whether it is a raw volume: without a file system of Bulkhead's.
+    #[must_use]
+    pub const fn is_raw(&self) -> bool {
+        matches!(self.fs, VolumeFs::None)
     }
 
     /// A copy of the record in another stage.
@@ -250,7 +256,7 @@ impl Volume {
             name: "v".parse().unwrap(),
             uuid: Uuid::from_u128(7),
             size_bytes: Bytes::mib(64),
-            fs: FsKind::Ext4,
+            fs: VolumeFs::Ext4,
             provision: Provision::Full,
             fast_commit: false,
             read_only: false,

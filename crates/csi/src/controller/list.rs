@@ -77,7 +77,9 @@ impl Controller {
         let refused = |message: String| ValidateVolumeCapabilitiesResponse { confirmed: None, message };
         match capability::check(&request.volume_capabilities) {
             Err(fault) => return Ok(refused(fault.to_string())),
-            Ok(Some(fs)) if fs != view.fs => return Ok(refused(format!("the volume's file system is {}", view.fs))),
+            Ok(fs) if view.fs.kind().is_none_or(|found| fs.is_some_and(|fs| fs != found)) => {
+                return Ok(refused(format!("the volume's file system is {}", view.fs)));
+            }
             Ok(_) => {}
         }
         if let Err(fault) = parameters::parse(&request.parameters, &request.mutable_parameters) {

@@ -3,7 +3,7 @@
 use bulkhead_api::client::Removal;
 use bulkhead_api::wire::{TenantCreate, TenantSet, TenantView, VolumeCopy, VolumeCreate, VolumeResize, VolumeView};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FrontEnd, FsKind, VolumeRef};
+use bulkhead_core::model::{FrontEnd, FsKind, VolumeFs, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::Bytes;
 use bulkhead_front_end::tenants;
@@ -111,7 +111,7 @@ impl Controller {
         tenant: &Name,
     ) -> Result<VolumeView, Fault> {
         let request = VolumeCreate {
-            fs: fs.unwrap_or_default(),
+            fs: fs.unwrap_or_default().into(),
             provision: given.provision,
             journal: given.journal,
             fast_commit: given.fast_commit,
@@ -134,7 +134,11 @@ impl Controller {
         tenant: &Name,
     ) -> Result<VolumeView, Status> {
         let object = format!("volume {volume}");
-        if let Some(fs) = fs.filter(|fs| *fs != source.fs) {
+        if source.fs == VolumeFs::None {
+            let cause = format!("its source {} has no file system", source.volume);
+            return Err(failed(Fault::new(Code::InvalidArgument, object, cause)));
+        }
+        if let Some(fs) = fs.filter(|fs| VolumeFs::from(*fs) != source.fs) {
             let cause = format!("{fs} is requested, and its source {} has {}", source.volume, source.fs);
             return Err(failed(Fault::new(Code::InvalidArgument, object, cause)));
         }
@@ -266,7 +270,7 @@ fn check_size_and_source(
     if found.origin.as_ref() != source.map(|source| &source.volume.name) {
         return differs("it exists with another content source".to_owned());
     }
-    if let Some(fs) = fs.filter(|fs| *fs != found.fs) {
+    if let Some(fs) = fs.filter(|fs| VolumeFs::from(*fs) != found.fs) {
         return differs(format!("it exists with file system {}, not {fs}", found.fs));
     }
     // A copy that is smaller than required is one whose growth was interrupted.

@@ -50,6 +50,13 @@ fn every_option_of_an_empty_volume_is_read() {
 }
 
 #[test]
+fn a_raw_volume_is_refused_with_the_reason() {
+    let said = text(&[("fs", "none")]);
+    assert!(said.contains("\"fs\": a raw volume has no directory, and Docker mounts directories"), "{said}");
+    assert!(text(&[("fs", "btrfs")]).contains("is not one of ext4, xfs"));
+}
+
+#[test]
 fn every_option_of_a_clone_is_read() {
     let options =
         parsed(&[("clone-of", "fast/base"), ("read-from", "host-cache"), ("domain", "ci"), ("share", "50")]).unwrap();

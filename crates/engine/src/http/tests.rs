@@ -14,7 +14,7 @@ use bulkhead_api::wire::{
     VolumeCreate, VolumeResize,
 };
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{Calibration, FsKind, Policy, VolumeRef};
+use bulkhead_core::model::{Calibration, Policy, VolumeFs, VolumeRef};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
 use tempfile::TempDir;

@@ -203,6 +203,7 @@ impl Classify for MountError {
             error if error.is_invalid_option(CONTEXT_OPTION) => {
                 (Code::InvalidArgument, "the host's SELinux policy does not know this context, or none is loaded")
             }
+            MountError::Place { .. } => (Code::InUse, "remove what is there: only the volume's device belongs there"),
             MountError::Busy { .. } => (Code::InUse, "stop the processes that use it (`fuser -vm PATH`)"),
             _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
         }

@@ -79,6 +79,11 @@ impl Kernel {
                 lvm().resize(&found, *size_bytes, shrink).map_err(|e| e.fault(of_lv(vg, lv)))?;
                 return Ok(Outcome { old: Some(found.size.to_string()), changed: true, ..Outcome::DONE });
             }
+            A::ZeroLv { vg, lv, from_bytes } => {
+                fsutil::write_zeroes(&lvm::node(vg, lv), *from_bytes).map_err(|e| e.fault(of_lv(vg, lv)))?;
+                true
+            }
+            A::DeactivateLv { vg, lv } => lvm().deactivate(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))?,
             A::FillLv { vg, lv, from_bytes } => return self.fill_lv(vg, lv, *from_bytes),
             // A volume of that name without the tag is not Bulkhead's.
             A::RemoveLv { vg, lv, owner_tag } => {

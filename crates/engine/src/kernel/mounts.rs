@@ -4,27 +4,33 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bulkhead_core::action::{DeviceRef, MountAction};
 use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::identity;
 use bulkhead_core::model::{FsKind, MountOptions, SelinuxContext};
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::jbd2::LogThread;
 use bulkhead_sys::mount::{self, MountError, MountFlags, MountPoints};
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::{block, cgroup, file, selinux, trim};
+use bulkhead_sys::{block, cgroup, file, loopdev, process, selinux, trim};
 
 use super::Kernel;
 use super::act::Outcome;
 use super::faults::Classify;
-use crate::host::Mounts;
+use crate::host::{Mounts, Volumes as _};
 
 /// How long unmounting waits for the journal thread to exit, so that its cgroup can be removed. Requests wait meanwhile.
 const THREAD_END_LIMIT: Duration = Duration::from_secs(3);
 /// Time limit for a file system to end that no process has mounted any more: what is dirty has to be written, on a loaded host.
 const FILE_SYSTEM_END_LIMIT: Duration = Duration::from_secs(40);
+/// How long a raw volume's device may stay open after its user has ended, and between two looks.
+const RELEASE_LIMIT: Duration = Duration::from_secs(2);
+const RELEASE_POLL: Duration = Duration::from_millis(20);
+/// Loop devices on one device that are detached: the kubelet makes one for each pod.
+const MAX_LOOPS: usize = 64;
 
 impl Kernel {
     pub(super) fn act_on_mount(&self, action: &MountAction) -> Result<Outcome, Fault> {
@@ -33,6 +39,16 @@ impl Kernel {
             A::Mount { device, fs, target, read_only, nouuid, options, selinux_context } => {
                 let nouuid = nouuid.then_some(("nouuid", None));
                 self.mount(device, (*fs, nouuid), target, *read_only, (options, selinux_context.as_ref()))
+            }
+            A::BindDevice { device, target } => {
+                let (dev, _) = self.kernel_name(device)?;
+                let bound = mount::bind_node(&self.roots, &self.node(device)?, dev, target);
+                bound.map(Outcome::changed).map_err(|e| e.fault(device))
+            }
+            A::UnbindDevice { device, target } => self.unbind_device(device, target),
+            A::SyncDevice { device } => {
+                block::sync(&self.node(device)?).map_err(|e| e.fault(device))?;
+                Ok(Outcome::DONE)
             }
             A::Unmount { target } => self.unmount(target),
             A::SyncFs { target } => {
@@ -142,6 +158,57 @@ impl Kernel {
             .hint("repeat the request; the kernel log has errors of the device"))
     }
 
+    /// Without a mount of its own, a device that is in use would be removed under its users, with what is still in the page cache.
+    fn unbind_device(&self, device: &DeviceRef, target: &Path) -> Result<Outcome, Fault> {
+        let object = || format!("device node {}", target.display());
+        let fault = |error: MountError| error.fault(object());
+        if mount::bound_node(&self.roots, target).map_err(fault)?.is_some() {
+            let table = mount::mountinfo(&self.roots).map_err(fault)?;
+            if let Some(at) = mount::other_binds(&table, target).first() {
+                let cause = format!("it is also mounted at {}", at.display());
+                return Err(Fault::new(Code::InUse, object(), cause)
+                    .hint("stop the containers that use the volume: its node is unmounted with them"));
+            }
+            // udev opens a device for a moment after its last writer.
+            let give_up = Instant::now() + RELEASE_LIMIT;
+            while let Some(user) = self.user_of(device, target)? {
+                if Instant::now() >= give_up {
+                    return Err(Fault::new(Code::InUse, device, user).hint("stop what uses the device"));
+                }
+                process::pause(RELEASE_POLL);
+            }
+        }
+        let unbound = mount::unbind_node(&self.roots, target).map_err(fault)?;
+        Ok(Outcome { old: unbound.then(|| target.display().to_string()), ..Outcome::changed(unbound) })
+    }
+
+    /// Who has a raw volume's device open.
+    fn user_of(&self, device: &DeviceRef, target: &Path) -> Result<Option<String>, Fault> {
+        let Some(open) = self.open_device(device)? else { return Ok(None) };
+        if let Some(user) = block::is_in_use(&self.roots, open.dev).map_err(|e| e.fault(device))? {
+            return Ok(Some(user.to_string()));
+        }
+        if let Some(pid) = block::openers(&self.roots, open.dev).map_err(|e| e.fault(device))?.first() {
+            let name = process::name(&self.roots, *pid).unwrap_or_default();
+            return Ok(Some(format!("process {pid} ({}) has it open", identity::printable(&name))));
+        }
+        let over = loopdev::find_by_backing(&self.roots, target).map_err(|e| e.fault(device))?;
+        Ok(over.map(|over| format!("{} is attached to it", over.dev_path.display())))
+    }
+
+    /// Ends what a container's agent does with the node of a raw volume beside the container's own use: its binds, and the loop devices by
+    /// which the kubelet keeps the device from being removed.
+    fn release_node(&self, target: &Path) -> Result<(), Fault> {
+        let fault = |error: MountError| error.fault(format!("device node {}", target.display()));
+        for _ in 0..MAX_LOOPS {
+            let found = loopdev::find_by_backing(&self.roots, target);
+            let Some(over) = found.map_err(|e| e.fault(target.display()))? else { break };
+            loopdev::detach(&self.roots, &over).map_err(|e| e.fault(target.display()))?;
+        }
+        let table = mount::mountinfo(&self.roots).map_err(fault)?;
+        mount::unmount_other_binds(&table, target).map_err(fault)
+    }
+
     /// Waits for the end of the file system on a device that no process has mounted any more: whoever had the last mount may still be ending it
     /// (see [`Self::unmount`]; that request may have been cut off). Returns `false` if some process has it mounted, or it does not end.
     pub(super) fn ends_meanwhile(&self, name: &str) -> bool {
@@ -189,6 +256,9 @@ impl Mounts for Kernel {
 
     fn unmount_binds(&self, target: &Path) -> Result<(), Fault> {
         let fault = |error: MountError| error.fault(format!("mount {}", target.display()));
+        if mount::bound_node(&self.roots, target).map_err(fault)?.is_some() {
+            return self.release_node(target);
+        }
         let Some(dev) = mount::mounted_at(&self.roots, target).map_err(fault)? else { return Ok(()) };
         let table = mount::mountinfo(&self.roots).map_err(fault)?;
         mount::unmount_others(&table, dev, target).map_err(fault)

@@ -13,7 +13,7 @@ use bulkhead_core::model::FsKind;
 use bulkhead_formats::servers;
 use bulkhead_sys::cgroup::{FileWatch, Membership};
 use bulkhead_sys::process::Handle;
-use bulkhead_sys::{jbd2, packet};
+use bulkhead_sys::{jbd2, mount, packet};
 
 use super::Kernel;
 use super::cgroups::CONTROLLERS;
@@ -64,6 +64,13 @@ impl Kernel {
                     }
                 }
                 Action::Lvm(LvmAction::ActivateLv { .. }) => {}
+                // The node stays the same as long as its device does, which a full check finds out.
+                Action::Mount(MountAction::BindDevice { device, target }) => {
+                    let (dev, _) = self.kernel_name(device).ok()?;
+                    if mount::bound_node(&self.roots, target).ok()? != Some(dev) {
+                        return None;
+                    }
+                }
                 // An existing cgroup has its parents, and no controller that they lack.
                 Action::Cgroup(
                     CgroupAction::CreateCgroup { cgroup } | CgroupAction::EnableController { cgroup, .. },

@@ -73,12 +73,13 @@ impl Volumes for Kernel {
         read_counts::read(&self.roots, volume).map_err(|e| e.fault(format!("volume {volume}")))
     }
 
-    fn accounting(&self, device: &DeviceRef, fs: FsKind, tenant: &Name) -> Accounting {
+    fn accounting(&self, device: &DeviceRef, fs: Option<FsKind>, tenant: &Name) -> Accounting {
         if let DeviceRef::Image { image, volume } = device
             && let Some(accounting) = self.server_accounting(image, *volume, &slices::server(tenant))
         {
             return accounting;
         }
+        let Some(fs) = fs else { return Accounting::Users };
         let journal_cgroup = slices::journal(tenant);
         let thread = self.kernel_name(device).and_then(|(_, name)| {
             let found = match fs {

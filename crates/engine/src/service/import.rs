@@ -7,7 +7,7 @@ use bulkhead_api::wire::{Done, ImageImport, JobResult, ReceiveView};
 use bulkhead_core::base::{IMPORTING, is_base};
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FsKind, VolumeRef};
+use bulkhead_core::model::{VolumeFs, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::stream::StreamHeader;
@@ -69,7 +69,7 @@ impl Importing {
             start_bytes: Bytes(0),
             // At most the size of the volume is needed.
             data_bytes: data_bytes.min(size_bytes),
-            fs: FsKind::Ext4,
+            fs: VolumeFs::Ext4,
             snapshot: self.request.source.clone(),
         }
     }

@@ -36,6 +36,7 @@ impl World {
             A::ShrinkImage { path, size_bytes } => {
                 let (size, fs) = self.images.get_mut(path).expect("the image exists");
                 Self::resize_under(fs.as_ref(), *size_bytes);
+                assert!(self.shown.get(path).is_none_or(|shown| shown <= size_bytes), "a tenant's data was cut off");
                 let smaller = (*size).min(*size_bytes);
                 std::mem::replace(size, smaller) > *size_bytes
             }
@@ -44,6 +45,7 @@ impl World {
                 self.below.remove(path);
                 self.empty.remove(path);
                 self.written.remove(path);
+                self.shown.remove(path);
                 self.images.remove(path).is_some()
             }
             A::CreateLayer { image, layer, .. } => {

@@ -36,9 +36,12 @@ impl World {
                 self.volumes.retain(|(group, _), _| group != vg);
                 self.groups.remove(vg).is_some()
             }
-            A::CreateLv { vg, lv, size_bytes, tags, .. } => {
+            A::CreateLv { vg, lv, size_bytes, tags, thin_pool } => {
                 if self.volumes.contains_key(&(vg.clone(), lv.clone())) {
                     return Err(Fault::new(Code::AlreadyExists, lv, "it already exists"));
+                }
+                if thin_pool.is_none() {
+                    self.stale.insert(node(vg, lv), Bytes(0));
                 }
                 let (name, tags) = (lv.clone(), tags.clone());
                 let volume = LogicalVolume { name, size: *size_bytes, tags, thin_pool: None, read_only: false };
@@ -56,6 +59,31 @@ impl World {
                 self.written.insert(path);
                 true
             }
+            A::ZeroLv { vg, lv, from_bytes } => {
+                let (_, fs) = &self.volumes[&(vg.clone(), lv.clone())];
+                let path = node(vg, lv);
+                assert!(fs.is_none(), "a file system was written over: data lost");
+                assert!(self.shown.get(&path).is_none_or(|to| to <= from_bytes), "a tenant's data was written over");
+                assert!(!self.inactive.contains(&path), "an inactive volume was written to");
+                let of_tenant = DeviceRef::Lv { vg: vg.clone(), lv: lv.clone() };
+                assert!(!self.is_mounted(&of_tenant), "a device was written to while a tenant had it");
+                assert!(self.stale.get(&path).is_none_or(|from| from_bytes <= from), "a range was skipped");
+                assert!(self.unfilled.get(&path).is_none_or(|from| from_bytes <= from), "a range was skipped");
+                if self.stale.remove(&path).is_none() {
+                    self.unfilled.remove(&path);
+                    self.written.insert(path);
+                }
+                true
+            }
+            A::DeactivateLv { vg, lv } => {
+                let path = node(vg, lv);
+                assert!(!self.attached.contains_key(&path), "a served volume was deactivated");
+                let of_tenant = DeviceRef::Lv { vg: vg.clone(), lv: lv.clone() };
+                if self.busy.contains(&path) || self.is_mounted(&of_tenant) {
+                    return Err(Fault::new(Code::InUse, lv, "a program has it open"));
+                }
+                self.volumes.contains_key(&(vg.clone(), lv.clone())) && self.inactive.insert(path)
+            }
             A::SnapshotLv { vg, origin, lv, tags } => {
                 let (mut volume, fs) = self.volumes[&(vg.clone(), origin.clone())].clone();
                 (volume.name, volume.tags, volume.read_only) = (lv.clone(), tags.clone(), false);
@@ -65,7 +93,10 @@ impl World {
                 let (volume, _) = self.volumes.get_mut(&(vg.clone(), lv.clone())).expect("the volume exists");
                 !std::mem::replace(&mut volume.read_only, true)
             }
-            A::ActivateLv { .. } => true,
+            A::ActivateLv { vg, lv } => {
+                self.inactive.remove(&node(vg, lv));
+                true
+            }
             A::TagLv { vg, lv, add, remove } => {
                 let found = self.volumes.get_mut(&(vg.clone(), lv.clone()));
                 let (volume, _) = found.ok_or_else(|| Fault::new(Code::NotFound, lv, "no such logical volume"))?;
@@ -77,16 +108,24 @@ impl World {
                 let larger = volume.size.max(*size_bytes);
                 let before = std::mem::replace(&mut volume.size, larger);
                 if before < *size_bytes && self.written.contains(&path) {
-                    self.unfilled.entry(path).or_insert(before);
+                    self.unfilled.entry(path.clone()).or_insert(before);
+                }
+                let is_thick = self.allocated.contains_key(&path) && !self.written.contains(&path);
+                if before < *size_bytes && is_thick {
+                    self.stale.entry(path).or_insert(before);
                 }
                 before < *size_bytes
             }
             A::ShrinkLv { vg, lv, size_bytes } => {
                 let (volume, fs) = self.volumes.get_mut(&(vg.clone(), lv.clone())).expect("the volume exists");
                 Self::resize_under(fs.as_ref(), *size_bytes);
+                let shown = self.shown.get(&node(vg, lv));
+                assert!(shown.is_none_or(|shown| shown <= size_bytes), "a tenant's data was cut off");
                 let smaller = volume.size.min(*size_bytes);
                 let changed = std::mem::replace(&mut volume.size, smaller) > *size_bytes;
-                self.unfilled.retain(|path, from| *path != node(vg, lv) || *from < *size_bytes);
+                for offsets in [&mut self.unfilled, &mut self.stale] {
+                    offsets.retain(|path, from| *path != node(vg, lv) || *from < *size_bytes);
+                }
                 changed
             }
             A::RemoveLv { vg, lv, owner_tag } => {
@@ -104,6 +143,9 @@ impl World {
                     return Err(Fault::new(Code::InUse, lv, "a program has it open"));
                 }
                 self.written.remove(Path::new(&node));
+                self.stale.remove(Path::new(&node));
+                self.shown.remove(Path::new(&node));
+                self.inactive.remove(Path::new(&node));
                 self.unfilled.remove(Path::new(&node));
                 self.volumes.remove(&key).is_some()
             }

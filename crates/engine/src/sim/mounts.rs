@@ -35,6 +35,39 @@ impl World {
                 self.mount_options.insert(target.clone(), (options.clone(), selinux_context.clone()));
                 self.mounts.insert(target.clone(), device.clone()).is_none()
             }
+            A::BindDevice { device, target } => {
+                if let DeviceRef::Image { image, .. } = device {
+                    self.empty.remove(image);
+                }
+                let (fs, size) = self.fs(device)?;
+                assert!(fs.is_none(), "a volume with a file system was bound as a device");
+                let path = path_of_device(device);
+                assert!(!self.stale.contains_key(&path), "a tenant sees old data of others");
+                assert!(!self.inactive.contains(&path), "the node of an inactive volume was bound");
+                let shown = self.shown.entry(path).or_default();
+                *shown = size.max(*shown);
+                match self.mounts.insert(target.clone(), device.clone()) {
+                    Some(other) => {
+                        assert_eq!(other, *device, "the node of one volume replaced that of another");
+                        false
+                    }
+                    None => true,
+                }
+            }
+            A::UnbindDevice { device, target } => {
+                if self.busy.contains(target) || self.bound.contains(target) {
+                    return Err(Fault::new(Code::InUse, target.display(), "a process has it open"));
+                }
+                assert!(
+                    self.mounts.get(target).is_none_or(|bound| bound == device),
+                    "another volume's node was removed"
+                );
+                self.mounts.remove(target).is_some()
+            }
+            A::SyncDevice { device } => {
+                assert!(self.is_mounted(device), "a device that nobody has was synced");
+                true
+            }
             A::Unmount { target } => {
                 if self.busy.contains(target) {
                     return Err(Fault::new(Code::InUse, target.display(), "a process keeps it busy"));
@@ -59,10 +92,7 @@ impl World {
                 let device = self.mounts.get(target).cloned().expect("a trimmed file system is mounted");
                 let (_, size) = self.fs(&device)?;
                 assert!(start_bytes.0 + length_bytes.0 <= size.0, "more than a volume was trimmed");
-                let path = match device {
-                    DeviceRef::Image { image, .. } => image,
-                    DeviceRef::Lv { vg, lv } => node(&vg, &lv),
-                };
+                let path = path_of_device(&device);
                 assert!(!self.written.contains(&path), "a volume written in advance was trimmed");
                 true
             }
@@ -76,6 +106,13 @@ impl World {
 
     pub(super) fn is_mounted(&self, device: &DeviceRef) -> bool {
         self.mounts.values().any(|mounted| mounted == device)
+    }
+}
+
+fn path_of_device(device: &DeviceRef) -> PathBuf {
+    match device {
+        DeviceRef::Image { image, .. } => image.clone(),
+        DeviceRef::Lv { vg, lv } => node(vg, lv),
     }
 }
 

@@ -99,7 +99,10 @@ impl Volumes for Sim {
         Ok(counts)
     }
 
-    fn accounting(&self, _device: &DeviceRef, _fs: FsKind, tenant: &Name) -> Accounting {
+    fn accounting(&self, _device: &DeviceRef, fs: Option<FsKind>, tenant: &Name) -> Accounting {
+        if fs.is_none() {
+            return Accounting::Users;
+        }
         Accounting::JournalThread { pid: 1, cgroup: slices::journal(tenant).to_string() }
     }
 }

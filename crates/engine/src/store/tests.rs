@@ -1,7 +1,7 @@
 //! State files, whole and damaged.
 
 use bulkhead_core::model::{
-    FrontEnd, FsKind, MountOptions, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeState,
+    FrontEnd, MountOptions, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeFs, VolumeState,
 };
 use bulkhead_core::units::Bytes;
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
@@ -42,7 +42,7 @@ fn a_volume_of_version_1_is_read() {
         name: "v".parse().unwrap(),
         uuid: Uuid::from_u128(7),
         size_bytes: Bytes(4096),
-        fs: FsKind::Ext4,
+        fs: VolumeFs::Ext4,
         provision: Provision::OnDemand,
         fast_commit: true,
         read_only: false,

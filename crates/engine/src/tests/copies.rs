@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use bulkhead_api::wire::{ResumeToken, TenantCreate, VolumeCopy, VolumeFlatten, VolumeSend};
 use bulkhead_core::error::Code;
-use bulkhead_core::model::{FsKind, MountOptions, ReadFrom};
+use bulkhead_core::model::{MountOptions, ReadFrom, VolumeFs};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::Bytes;
@@ -18,7 +18,7 @@ use crate::engine::Engine;
 fn a_flattened_volume_releases_its_layers() {
     let sim = with_pools();
     let engine = engine(&sim);
-    let ops = [Op::Create("file/v", 64, FsKind::Ext4), Op::Snapshot("file/v", "s"), Op::Tenant("db", "file/v")];
+    let ops = [Op::Create("file/v", 64, VolumeFs::Ext4), Op::Snapshot("file/v", "s"), Op::Tenant("db", "file/v")];
     ops.iter().for_each(|op| run(&engine, op).unwrap());
     let layers = |engine: &Engine| engine.volume_inspect(&volume("file/v")).unwrap().layers.unwrap().below.len();
     assert_eq!(layers(&engine), 1);
@@ -29,7 +29,7 @@ fn a_flattened_volume_releases_its_layers() {
     assert!(sim.leftovers().unused_layers.is_empty());
     // A repeated request does nothing, and neither does one for a volume without layers.
     assert!(engine.volume_flatten(&volume("file/v"), &VolumeFlatten::default(), false).unwrap().steps.is_empty());
-    run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/w", 64, VolumeFs::Ext4)).unwrap();
     assert_eq!(run(&engine, &Op::Flatten("file/w")).unwrap_err().code, Code::Unsupported);
 }
 
@@ -37,7 +37,7 @@ fn a_flattened_volume_releases_its_layers() {
 fn copies_are_refused_when_thin_pool_metadata_is_nearly_full() {
     let sim = with_pools();
     let engine = engine(&sim);
-    run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("thin/v", 64, VolumeFs::Ext4)).unwrap();
     sim.set_metadata_pct(89.9);
     run(&engine, &Op::Snapshot("thin/v", "s")).unwrap();
     sim.set_metadata_pct(90.0);
@@ -51,7 +51,7 @@ fn space_for_flattening_is_reserved() {
     let sim = with_pools();
     let engine = engine(&sim);
     let ops = [
-        Op::Create("file/v", 64, FsKind::Ext4),
+        Op::Create("file/v", 64, VolumeFs::Ext4),
         Op::Snapshot("file/v", "s"),
         Op::Clone("file/s", "a"),
         Op::Clone("file/s", "b"),
@@ -61,13 +61,13 @@ fn space_for_flattening_is_reserved() {
     run(&engine, &Op::Flatten("file/a")).unwrap();
     run(&engine, &Op::Flatten("file/b")).unwrap();
     // 63 MiB are not reserved.
-    let fault = run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap_err();
+    let fault = run(&engine, &Op::Create("file/w", 64, VolumeFs::Ext4)).unwrap_err();
     assert!(fault.code == Code::NoSpace && fault.cause.contains("has 63"), "{fault}");
     let cancel = VolumeFlatten { cancel: true };
     let done = engine.volume_flatten(&volume("file/a"), &cancel, false).unwrap();
     assert!(done.steps.iter().any(|step| step.changed));
     assert!(engine.volume_flatten(&volume("file/a"), &cancel, false).unwrap().steps.is_empty());
-    run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/w", 64, VolumeFs::Ext4)).unwrap();
     sim.set_free(Bytes::mib(3));
     assert_eq!(run(&engine, &Op::Flatten("file/a")).unwrap_err().code, Code::NoSpace);
 }
@@ -76,7 +76,7 @@ fn space_for_flattening_is_reserved() {
 fn peers_release_a_volume_before_it_is_unmounted() {
     let sim = with_pools();
     let engine = engine(&sim);
-    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
     let copy = |name: &str, read_from, domain: Option<&str>| VolumeCopy {
         read_from: Some(read_from),
         domain: domain.map(|domain| domain.parse().unwrap()),
@@ -84,7 +84,7 @@ fn peers_release_a_volume_before_it_is_unmounted() {
     };
     let code = |of: &str, request: VolumeCopy| engine.volume_copy(&volume(of), &request, false).unwrap_err().code;
     assert_eq!(code("file/v", copy("c", ReadFrom::HostCache, Some("d"))), Code::InvalidArgument);
-    run(&engine, &Op::Create("thick/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("thick/v", 64, VolumeFs::Ext4)).unwrap();
     assert_eq!(code("thick/v", copy("c", ReadFrom::Peers, None)), Code::Unsupported);
     let made = engine.volume_copy(&volume("file/v"), &copy("c", ReadFrom::Peers, Some("d")), false).unwrap();
     let view = made.object.unwrap();
@@ -107,7 +107,7 @@ fn peers_release_a_volume_before_it_is_unmounted() {
 fn on_lvm_a_clone_shares_page_cache_with_its_snapshot_while_mounted() {
     let sim = with_pools();
     let engine = engine(&sim);
-    run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("thin/v", 64, VolumeFs::Ext4)).unwrap();
     assert_eq!(engine.volume_inspect(&volume("thin/v")).unwrap().read_from, ReadFrom::Disk);
     assert_eq!(run(&engine, &Op::Share("thin/v", "c")).unwrap_err().code, Code::InvalidArgument);
     run(&engine, &Op::Snapshot("thin/v", "s")).unwrap();
@@ -124,7 +124,7 @@ fn on_lvm_a_clone_shares_page_cache_with_its_snapshot_while_mounted() {
     assert!(refused.code == Code::InUse && refused.cause.contains("thin/c"), "{refused}");
     run(&engine, &Op::Detach("db", "thin/c")).unwrap();
     run(&engine, &Op::Remove("thin/s")).unwrap();
-    run(&engine, &Op::Create("thin/x", 320, FsKind::Xfs)).unwrap();
+    run(&engine, &Op::Create("thin/x", 320, VolumeFs::Xfs)).unwrap();
     run(&engine, &Op::Snapshot("thin/x", "y")).unwrap();
     assert_eq!(run(&engine, &Op::Share("thin/y", "z")).unwrap_err().code, Code::Unsupported);
 }
@@ -133,7 +133,7 @@ fn on_lvm_a_clone_shares_page_cache_with_its_snapshot_while_mounted() {
 fn an_incomplete_receive_is_listed_and_discarded() {
     let sim = with_pools();
     let engine = engine(&sim);
-    [Op::Create("file/v", 64, FsKind::Ext4), Op::Snapshot("file/v", "s")]
+    [Op::Create("file/v", 64, VolumeFs::Ext4), Op::Snapshot("file/v", "s")]
         .iter()
         .for_each(|op| run(&engine, op).unwrap());
     let send = |name, from: Option<&str>| {
@@ -203,12 +203,12 @@ fn a_snapshot_sent_from_a_thin_pool_is_immutable() {
     let sim = with_pools();
     let engine = engine(&sim);
     for op in [
-        Op::Create("thin/v", 64, FsKind::Ext4),
+        Op::Create("thin/v", 64, VolumeFs::Ext4),
         Op::Snapshot("thin/v", "a"),
         Op::Snapshot("thin/v", "b"),
-        Op::Create("thin/x", 320, FsKind::Xfs),
+        Op::Create("thin/x", 320, VolumeFs::Xfs),
         Op::Snapshot("thin/x", "y"),
-        Op::Create("thick/v", 64, FsKind::Ext4),
+        Op::Create("thick/v", 64, VolumeFs::Ext4),
     ] {
         run(&engine, &op).unwrap();
     }
@@ -260,7 +260,7 @@ fn a_clone_keeps_its_mount_options_and_its_copies_inherit_only_subdir() {
     let first = engine(&sim);
     for pool in ["file", "thin"] {
         let original = format!("{pool}/v");
-        run(&first, &Op::Create(if pool == "file" { "file/v" } else { "thin/v" }, 64, FsKind::Ext4)).unwrap();
+        run(&first, &Op::Create(if pool == "file" { "file/v" } else { "thin/v" }, 64, VolumeFs::Ext4)).unwrap();
         let copy = |name: &str, read_only, mount_options| VolumeCopy {
             mount_options,
             ..VolumeCopy::new(name.parse().unwrap(), read_only)

@@ -7,7 +7,7 @@ use bulkhead_core::base::IMPORTING;
 use bulkhead_core::error::Code;
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::journal::JournalSize;
-use bulkhead_core::model::FsKind;
+use bulkhead_core::model::VolumeFs;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::Bytes;
 use uuid::Uuid;
@@ -18,10 +18,20 @@ use crate::sim::Sim;
 
 #[test]
 fn a_crash_after_any_step_of_any_operation_is_recovered() {
-    use FsKind::{Ext4, Xfs};
+    use VolumeFs::{Ext4, None as Raw, Xfs};
     let mut cuts = 0;
     for name in ["file/v", "thick/v", "thin/v"] {
+        let raw = vec![
+            Op::Create(name, 64, Raw),
+            Op::Resize(name, 96),
+            Op::Tenant("db", name),
+            Op::Use("db", name),
+            Op::Detach("db", name),
+            Op::Return(name),
+            Op::Remove(name),
+        ];
         let stories: Vec<Vec<Op>> = vec![
+            raw,
             vec![Op::Create(name, 64, Ext4), Op::Resize(name, 128), Op::Resize(name, 32), Op::Remove(name)],
             vec![Op::Create(name, 320, Xfs), Op::Resize(name, 400), Op::Remove(name)],
             vec![
@@ -104,7 +114,27 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
             let tenant = [Op::Tenant("db", "thin/v"), Op::Resize("thin/v", 500), Op::Detach("db", "thin/v")];
             std::iter::once(Op::CreateFull("thin/v", fs)).chain(resized).chain(tenant).collect()
         });
-        let stories = stories.into_iter().chain(clones).chain(trims).chain(full);
+        let raw_copies = ["thin/v", "file/v"].map(|name| {
+            let (copy, snapshot) = if name == "thin/v" { ("thin/copy", "thin/s") } else { ("file/copy", "file/s") };
+            let mut story = vec![
+                Op::Create(name, 64, Raw),
+                Op::Tenant("db", name),
+                Op::Resize(name, 96),
+                Op::Snapshot(name, "s"),
+                Op::Clone(snapshot, "copy"),
+                Op::Detach("db", name),
+            ];
+            story.extend((name == "file/v").then_some(Op::Rollback(name, "s")));
+            story.extend([Op::Receive(snapshot, "file/r"), Op::Remove(snapshot), Op::Remove(copy)]);
+            story
+        });
+        let raw_full = vec![
+            Op::CreateFull("thin/v", Raw),
+            Op::Resize("thin/v", 96),
+            Op::Tenant("db", "thin/v"),
+            Op::Detach("db", "thin/v"),
+        ];
+        let stories = stories.into_iter().chain(raw_copies).chain([raw_full]).chain(clones).chain(trims).chain(full);
         for story in stories.chain([rollback, receive, share]) {
             for cut_op in 0..story.len() {
                 for cut_step in 0.. {
@@ -153,7 +183,7 @@ fn an_interrupted_growth_of_a_full_thin_volume_is_resumed() {
     for is_mounted in [false, true] {
         let sim = with_pools();
         let first = engine(&sim);
-        run(&first, &Op::CreateFull("thin/v", FsKind::Ext4)).unwrap();
+        run(&first, &Op::CreateFull("thin/v", VolumeFs::Ext4)).unwrap();
         if is_mounted {
             run(&first, &Op::Tenant("db", "thin/v")).unwrap();
         }
@@ -186,7 +216,7 @@ fn a_second_crash_during_recovery_is_recovered_as_well() {
     for first in 0..9 {
         for second in 0..9 {
             let sim = with_pools();
-            run(&engine(&sim), &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+            run(&engine(&sim), &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
             sim.crash_after(Some(first));
             let _ = run(&engine(&sim), &Op::Resize("file/v", 32));
             sim.crash_after(Some(second));
@@ -202,7 +232,7 @@ fn a_second_crash_during_the_recovery_of_a_journal_is_recovered_as_well() {
     for name in ["file/v", "thick/v", "thin/v"] {
         for (first, second) in (0..9).flat_map(|first| (0..7).map(move |second| (first, second))) {
             let sim = with_pools();
-            run(&engine(&sim), &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+            run(&engine(&sim), &Op::Create(name, 64, VolumeFs::Ext4)).unwrap();
             sim.crash_after(Some(first));
             let _ = run(&engine(&sim), &Op::Journal(name, JournalSize::Bytes(Bytes::mib(16))));
             sim.crash_after(Some(second));
@@ -226,7 +256,7 @@ fn an_interrupted_import_is_discarded_by_the_next_daemon() {
         size_bytes: Bytes::mib(64),
         start_bytes: Bytes(0),
         data_bytes: Bytes(0),
-        fs: FsKind::Ext4,
+        fs: VolumeFs::Ext4,
         snapshot: "/tree".to_owned(),
     };
     let (one, other) = (volume("file/one"), volume("file/other"));
@@ -248,7 +278,7 @@ fn an_interrupted_import_is_discarded_by_the_next_daemon() {
 fn a_failed_shrink_leaves_the_volume_unchanged() {
     let sim = with_pools();
     let engine = engine(&sim);
-    run(&engine, &Op::Create("thick/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("thick/v", 64, VolumeFs::Ext4)).unwrap();
     assert_eq!(run(&engine, &Op::Resize("thick/v", 16)).unwrap_err().code, Code::NoSpace);
     let view = engine.volume_inspect(&volume("thick/v")).unwrap();
     assert_eq!((view.size_bytes, view.state.as_str()), (Bytes::mib(64), "ready"));
@@ -259,7 +289,7 @@ fn a_failed_growth_is_never_truncated_by_the_next() {
     for name in ["file/v", "thick/v"] {
         let sim = with_pools();
         let engine = engine(&sim);
-        run(&engine, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        run(&engine, &Op::Create(name, 64, VolumeFs::Ext4)).unwrap();
         let image = Path::new("/srv/pool/v.img");
         sim.set_busy(image, true);
         let failed = run(&engine, &Op::Resize(name, 128)).is_err();
@@ -277,7 +307,7 @@ fn a_failed_growth_is_never_truncated_by_the_next() {
 fn an_interrupted_shrink_that_cannot_be_completed_does_not_block_the_volume_forever() {
     for name in ["file/v", "thick/v"] {
         let sim = with_pools();
-        run(&engine(&sim), &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        run(&engine(&sim), &Op::Create(name, 64, VolumeFs::Ext4)).unwrap();
         let before = engine(&sim);
         sim.crash_after(Some(1));
         run(&before, &Op::Resize(name, 16)).unwrap_err();

@@ -8,7 +8,7 @@ use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::Code;
 use bulkhead_core::finding::FindingId;
 use bulkhead_core::journal::JournalSize;
-use bulkhead_core::model::FsKind;
+use bulkhead_core::model::VolumeFs;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
 
@@ -24,7 +24,7 @@ fn a_journal_that_stayed_small_is_reported_and_replaced() {
             let findings = engine.volume_inspect(&volume(name)).unwrap().findings;
             findings.into_iter().filter(|found| found.id == FindingId::JournalSmallAfterGrowth).collect::<Vec<_>>()
         };
-        run(&engine, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        run(&engine, &Op::Create(name, 64, VolumeFs::Ext4)).unwrap();
         assert!(found(&engine).is_empty());
         run(&engine, &Op::Tenant("db", name)).unwrap();
         let grow = VolumeResize { size_bytes: Some(Bytes::mib(128)), ..VolumeResize::default() };
@@ -58,8 +58,8 @@ fn a_journal_that_stayed_small_is_reported_and_replaced() {
 fn a_journal_that_cannot_be_replaced_stays() {
     let sim = with_pools();
     let engine = engine(&sim);
-    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
-    run(&engine, &Op::Create("file/x", 300, FsKind::Xfs)).unwrap();
+    run(&engine, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/x", 300, VolumeFs::Xfs)).unwrap();
     let code = |op: &Op| run(&engine, op).unwrap_err().code;
     assert_eq!(code(&Op::Journal("file/x", JournalSize::Auto)), Code::Unsupported);
     assert_eq!(code(&Op::Journal("file/v", JournalSize::Bytes(Bytes::mib(33)))), Code::InvalidArgument);
@@ -71,7 +71,7 @@ fn a_journal_that_cannot_be_replaced_stays() {
     assert_settled(&sim, &engine, "after a refusal");
     sim.fill_file_systems(false);
     // A journal that allocates needs free space in the pool.
-    run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("thin/v", 64, VolumeFs::Ext4)).unwrap();
     sim.set_free(Bytes::mib(15));
     assert_eq!(code(&Op::Journal("thin/v", JournalSize::Bytes(Bytes::mib(16)))), Code::NoSpace);
     run(&engine, &Op::Journal("file/v", JournalSize::Bytes(Bytes::mib(16)))).unwrap();
@@ -82,7 +82,7 @@ fn a_journal_that_cannot_be_replaced_stays() {
 fn a_journal_thread_replaced_by_a_remount_is_moved_again() {
     let sim = with_pools();
     let engine = engine(&sim);
-    run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("thin/v", 64, VolumeFs::Ext4)).unwrap();
     run(&engine, &Op::Tenant("db", "thin/v")).unwrap();
     sim.lose_journals();
     engine.tick();

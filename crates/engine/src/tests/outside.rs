@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bulkhead_core::finding::{Finding, FindingId};
-use bulkhead_core::model::FsKind;
+use bulkhead_core::model::VolumeFs;
 use bulkhead_core::reason::Reason;
 
 use super::{Op, engine, run, volume, with_pools};
@@ -19,7 +19,7 @@ fn a_container_outside_of_its_volumes_slice_is_reported() {
     let sim = with_pools();
     let daemon = engine(&sim);
     for (name, tenant) in [("file/v", "files"), ("thick/v", "my-db"), ("thin/v", "web")] {
-        run(&daemon, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        run(&daemon, &Op::Create(name, 64, VolumeFs::Ext4)).unwrap();
         run(&daemon, &Op::Tenant(tenant, name)).unwrap();
         let target = Path::new("/run/bulkhead/mnt").join(name);
         sim.put_container(&target, "bulkhead.slice/bulkhead-web.slice/docker-1.scope");

@@ -7,7 +7,7 @@ use bulkhead_api::wire::{NewPoolSource, PoolMove, VolumeCheck};
 use bulkhead_core::error::Code;
 use bulkhead_core::finding::{FindingId, in_order};
 use bulkhead_core::health;
-use bulkhead_core::model::{FsKind, Server};
+use bulkhead_core::model::{Server, VolumeFs};
 use bulkhead_core::reason::Reason;
 
 use super::{Op, assert_settled, engine, pool, reason, run, volume, with_pools};
@@ -15,7 +15,7 @@ use super::{Op, assert_settled, engine, pool, reason, run, volume, with_pools};
 #[test]
 fn a_damaged_record_is_reported_and_nothing_behind_it_is_touched() {
     let sim = with_pools();
-    run(&engine(&sim), &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine(&sim), &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
     sim.corrupt(Path::new("/srv/pool/file.volume").with_file_name("v.volume").as_path(), |bytes| bytes.truncate(60));
     let engine = engine(&sim);
     assert_eq!(engine.problems().len(), 1);
@@ -32,7 +32,7 @@ fn a_damaged_record_is_reported_and_nothing_behind_it_is_touched() {
 #[test]
 fn a_complete_list_of_volumes_fails_when_a_pool_cannot_be_read() {
     let sim = with_pools();
-    run(&engine(&sim), &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine(&sim), &Op::Create("thin/v", 64, VolumeFs::Ext4)).unwrap();
     let complete = VolumeFilter { complete: true, ..VolumeFilter::default() };
     assert_eq!(engine(&sim).volume_list(&complete).unwrap().len(), 1);
     let named = |name: &str| VolumeFilter { name: Some(name.parse().unwrap()), ..complete.clone() };
@@ -49,7 +49,7 @@ fn a_complete_list_of_volumes_fails_when_a_pool_cannot_be_read() {
 #[test]
 fn a_lost_state_directory_is_rebuilt_from_the_pool_itself() {
     let sim = with_pools();
-    run(&engine(&sim), &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine(&sim), &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
     sim.lose_file("/var/lib/bulkhead/pools/file");
     let engine = engine(&sim);
     assert!(engine.volume_list(&VolumeFilter::default()).unwrap().is_empty());
@@ -66,7 +66,7 @@ fn a_pool_can_be_moved_to_its_new_mount_point() {
         let sim = with_pools();
         {
             let engine = engine(&sim);
-            run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+            run(&engine, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
             run(&engine, &Op::Tenant("db", "file/v")).unwrap();
             let to = PoolMove { directory: "/mnt/pool".into() };
             assert_eq!(engine.pool_move(&"file".parse().unwrap(), &to, false).unwrap_err().code, Code::NotFound);
@@ -100,7 +100,7 @@ fn a_mapped_volume_is_reserved_until_it_is_unmapped() {
     for name in ["file/v", "thick/v", "thin/v"] {
         let sim = with_pools();
         let engine_ = engine(&sim);
-        run(&engine_, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        run(&engine_, &Op::Create(name, 64, VolumeFs::Ext4)).unwrap();
         run(&engine_, &Op::Tenant("db", name)).unwrap();
         let map = || engine_.volume_map(&volume(name), false);
         assert_eq!(map().unwrap_err().code, Code::InUse, "{name}: a tenant has it");
@@ -131,7 +131,7 @@ fn a_snapshot_is_taken_before_a_full_repair() {
     let sim = with_pools();
     let engine = engine(&sim);
     for name in ["file/v", "thin/v", "thick/v"] {
-        run(&engine, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        run(&engine, &Op::Create(name, 64, VolumeFs::Ext4)).unwrap();
         let full = VolumeCheck { full: true, ..VolumeCheck::default() };
         engine.volume_check(&volume(name), &full, false).unwrap();
         let kept = engine.volume_inspect(&volume(&format!("{name}-before-repair")));
@@ -151,10 +151,10 @@ fn a_snapshot_is_taken_before_a_full_repair() {
 fn a_pool_whose_directory_is_missing_is_kept_but_not_used() {
     let sim = with_pools();
     let engine = engine(&sim);
-    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
     sim.lose_file("/srv/pool/bulkhead-pool");
     let code = |result: Result<_, bulkhead_core::error::Fault>| result.map(|_: ()| ()).unwrap_err().code;
-    assert_eq!(code(run(&engine, &Op::Create("file/w", 64, FsKind::Ext4))), Code::Corrupt);
+    assert_eq!(code(run(&engine, &Op::Create("file/w", 64, VolumeFs::Ext4))), Code::Corrupt);
     assert_eq!(code(run(&engine, &Op::Remove("file/v"))), Code::Corrupt);
     assert_eq!(code(engine.pool_remove(&"file".parse().unwrap(), false).map(drop)), Code::Corrupt);
 }

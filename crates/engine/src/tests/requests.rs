@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bulkhead_api::wire::{NewPoolSource, VolumeCheck, VolumeCreate, VolumeResize};
 use bulkhead_core::error::Code;
-use bulkhead_core::model::{FsKind, Provision, Server};
+use bulkhead_core::model::{Provision, Server, VolumeFs};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
 
@@ -52,20 +52,20 @@ fn invalid_requests_are_refused() {
         let request = VolumeCreate { fs, provision, ..VolumeCreate::new(volume(name), Bytes::mib(mib)) };
         engine.volume_create(&request, false).unwrap_err().code
     };
-    assert_eq!(ask("file/x", 0, FsKind::Ext4, None), Code::InvalidArgument);
-    assert_eq!(ask("file/x", 100, FsKind::Xfs, None), Code::InvalidArgument);
-    assert_eq!(ask("file/x", 2048, FsKind::Ext4, None), Code::NoSpace);
-    assert_eq!(ask("file/x", 600, FsKind::Ext4, None), Code::NoSpace);
-    assert_eq!(ask("nopool/x", 64, FsKind::Ext4, None), Code::NotFound);
-    assert_eq!(ask("thick/x", 64, FsKind::Ext4, Some(Provision::OnDemand)), Code::Unsupported);
+    assert_eq!(ask("file/x", 0, VolumeFs::Ext4, None), Code::InvalidArgument);
+    assert_eq!(ask("file/x", 100, VolumeFs::Xfs, None), Code::InvalidArgument);
+    assert_eq!(ask("file/x", 2048, VolumeFs::Ext4, None), Code::NoSpace);
+    assert_eq!(ask("file/x", 600, VolumeFs::Ext4, None), Code::NoSpace);
+    assert_eq!(ask("nopool/x", 64, VolumeFs::Ext4, None), Code::NotFound);
+    assert_eq!(ask("thick/x", 64, VolumeFs::Ext4, Some(Provision::OnDemand)), Code::Unsupported);
 
-    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
     run(&engine, &Op::Tenant("db", "file/v")).unwrap();
     let code = |result: Result<_, bulkhead_core::error::Fault>| result.map(|_: ()| ()).unwrap_err().code;
     assert_eq!(code(engine.volume_remove(&volume("file/v"), false, false).map(drop)), Code::InUse);
     assert_eq!(code(engine.volume_check(&volume("file/v"), &VolumeCheck::default(), false).map(drop)), Code::InUse);
     assert_eq!(code(run(&engine, &Op::Tenant("web", "file/v"))), Code::InUse);
-    run(&engine, &Op::Create("thick/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("thick/v", 64, VolumeFs::Ext4)).unwrap();
     assert_eq!(code(run(&engine, &Op::Clone("thick/v", "w"))), Code::Unsupported);
     assert_eq!(code(run(&engine, &Op::Resize("file/v", 32))), Code::InUse, "ext4 shrinks unmounted only");
     let grow = VolumeResize { size_bytes: Some(Bytes::mib(32)), ..VolumeResize::default() };
@@ -102,10 +102,10 @@ fn foreign_objects_are_never_removed() {
     let sim = with_pools().with_group("vg", &[]);
     let engine = engine(&sim);
     // A group created again by with_group lacks the pool's tag: it is another group.
-    assert_eq!(run(&engine, &Op::Create("thick/v", 64, FsKind::Ext4)).unwrap_err().code, Code::Corrupt);
-    assert_eq!(run(&engine, &Op::Create("thin/thin", 64, FsKind::Ext4)).unwrap_err().code, Code::HasData);
+    assert_eq!(run(&engine, &Op::Create("thick/v", 64, VolumeFs::Ext4)).unwrap_err().code, Code::Corrupt);
+    assert_eq!(run(&engine, &Op::Create("thin/thin", 64, VolumeFs::Ext4)).unwrap_err().code, Code::HasData);
     sim.put_image("/srv/pool/x.img");
-    assert_eq!(run(&engine, &Op::Create("file/x", 64, FsKind::Ext4)).unwrap_err().code, Code::HasData);
+    assert_eq!(run(&engine, &Op::Create("file/x", 64, VolumeFs::Ext4)).unwrap_err().code, Code::HasData);
     assert_eq!(sim.leftovers().images, vec![PathBuf::from("/srv/pool/x.img")]);
 }
 
@@ -113,7 +113,7 @@ fn foreign_objects_are_never_removed() {
 fn a_refused_removal_leaves_the_volume_unchanged() {
     for (name, busy) in [("file/v", "/srv/pool/v.img"), ("thick/v", "/dev/vg/v")] {
         let sim = with_pools();
-        run(&engine(&sim), &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        run(&engine(&sim), &Op::Create(name, 64, VolumeFs::Ext4)).unwrap();
         sim.set_busy(Path::new(busy), true);
         assert_eq!(run(&engine(&sim), &Op::Remove(name)).unwrap_err().code, Code::InUse);
         sim.set_busy(Path::new(busy), false);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bulkhead_api::wire::{LeaseCreate, LeaseView, TenantSet};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FrontEnd, FsKind, LeaseUser, SelinuxContext};
+use bulkhead_core::model::{FrontEnd, LeaseUser, SelinuxContext, VolumeFs};
 
 use super::{Op, assert_settled, engine, run, volume, with_pools};
 use crate::engine::Engine;
@@ -23,7 +23,7 @@ fn host() -> (Sim, Engine) {
     let sim = with_pools();
     let engine = engine(&sim);
     for name in ["file/v", "file/w"] {
-        run(&engine, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        run(&engine, &Op::Create(name, 64, VolumeFs::Ext4)).unwrap();
     }
     run(&engine, &Op::Tenant("db", "file/w")).unwrap();
     (sim, engine)
@@ -147,4 +147,15 @@ fn without_selinux_a_context_is_refused_and_nothing_is_mounted() {
     assert_eq!(engine.lease_list().unwrap(), []);
     assert_settled(&sim, &engine, "after what was refused");
     lease(&engine, "a", None).unwrap();
+}
+
+#[test]
+fn a_raw_volume_has_no_context() {
+    let (sim, engine) = host();
+    run(&engine, &Op::Create("file/raw", 64, VolumeFs::None)).unwrap();
+    let fault = engine.lease_create(&request("file/raw", "a", ONE), None).unwrap_err();
+    assert_eq!(fault.code, Code::InvalidArgument);
+    assert!(fault.to_string().contains("no files that could have an SELinux context"), "{fault}");
+    assert_settled(&sim, &engine, "after what was refused");
+    engine.lease_create(&request("file/raw", "a", None), None).unwrap();
 }

@@ -9,7 +9,7 @@ use bulkhead_core::action::{Action, CgroupAction, ServerAction};
 use bulkhead_core::error::Code;
 use bulkhead_core::finding::{FindingId, in_order};
 use bulkhead_core::health;
-use bulkhead_core::model::{FrontEnd, FsKind, IoLimit, LeaseUser, ReadFrom, Server};
+use bulkhead_core::model::{FrontEnd, IoLimit, LeaseUser, ReadFrom, Server, VolumeFs};
 use bulkhead_core::name::Name;
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::slices;
@@ -25,8 +25,8 @@ use crate::sim::Sim;
 fn a_lease_ends_with_its_process_and_a_busy_volume_is_retried() {
     let sim = with_pools();
     let engine = engine(&sim);
-    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
-    run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/w", 64, VolumeFs::Ext4)).unwrap();
     run(&engine, &Op::Tenant("db", "file/w")).unwrap();
     assert_eq!(run(&engine, &Op::Lease("db", "file/v")).unwrap_err().code, Code::NotFound, "no such process");
     sim.set_process(42, Some(7));
@@ -48,8 +48,8 @@ fn a_lease_ends_with_its_process_and_a_busy_volume_is_retried() {
 fn a_lease_of_a_front_end_outlives_restarts_and_ends_when_it_is_returned() {
     let sim = with_pools();
     let first = engine(&sim);
-    run(&first, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
-    run(&first, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&first, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
+    run(&first, &Op::Create("file/w", 64, VolumeFs::Ext4)).unwrap();
     run(&first, &Op::Tenant("db", "file/w")).unwrap();
     for _ in 0..2 {
         run(&first, &Op::Use("db", "file/v")).unwrap();
@@ -76,8 +76,8 @@ fn a_lease_of_a_front_end_outlives_restarts_and_ends_when_it_is_returned() {
 fn a_repeated_request_for_a_lease_is_counted_once() {
     let sim = with_pools();
     let engine = engine(&sim);
-    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
-    run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/w", 64, VolumeFs::Ext4)).unwrap();
     run(&engine, &Op::Tenant("db", "file/w")).unwrap();
     let user = Some(LeaseUser { front_end: FrontEnd::Docker, id: "c1".into() });
     let request = LeaseCreate {
@@ -107,8 +107,8 @@ fn a_repeated_request_for_a_lease_is_counted_once() {
 fn a_lease_has_one_holder() {
     let sim = with_pools();
     let engine = engine(&sim);
-    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
-    run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/w", 64, VolumeFs::Ext4)).unwrap();
     run(&engine, &Op::Tenant("db", "file/w")).unwrap();
     let user = |id: &str| Some(LeaseUser { front_end: FrontEnd::Docker, id: id.into() });
     for (pid, user) in [(None, None), (Some(42), user("c1")), (None, user("")), (None, user(&"x".repeat(256)))] {
@@ -125,7 +125,7 @@ fn a_device_in_use_without_a_holder_is_closed_once_it_is_free() {
     let sim = with_pools();
     let first = engine(&sim);
     for name in ["file/v", "file/w"] {
-        run(&first, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        run(&first, &Op::Create(name, 64, VolumeFs::Ext4)).unwrap();
     }
     run(&first, &Op::Tenant("db", "file/v")).unwrap();
     run(&first, &Op::Detach("db", "file/v")).unwrap();
@@ -164,8 +164,8 @@ fn a_device_in_use_without_a_holder_is_closed_once_it_is_free() {
 fn a_volume_still_in_use_by_its_tenant_is_attached_to_no_other() {
     let sim = with_pools();
     let engine = engine(&sim);
-    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
-    run(&engine, &Op::Create("file/other", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/other", 64, VolumeFs::Ext4)).unwrap();
     run(&engine, &Op::Tenant("a", "file/v")).unwrap();
     run(&engine, &Op::Tenant("b", "file/other")).unwrap();
     let target = Path::new("/run/bulkhead/mnt/file/v");
@@ -185,7 +185,7 @@ fn a_volume_still_in_use_by_its_tenant_is_attached_to_no_other() {
 fn a_device_in_use_is_not_attached() {
     let sim = with_pools();
     let engine = engine(&sim);
-    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
     run(&engine, &Op::Tenant("a", "file/v")).unwrap();
     let image = Path::new("/srv/pool/v.img");
     sim.set_busy(image, true);
@@ -286,7 +286,7 @@ fn volumes_are_unmounted_before_shutdown_and_records_are_kept() {
     let sim = with_pools();
     let first = engine(&sim);
     for (name, tenant) in [("file/v", "db"), ("thick/w", "web")] {
-        run(&first, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        run(&first, &Op::Create(name, 64, VolumeFs::Ext4)).unwrap();
         run(&first, &Op::Tenant(tenant, name)).unwrap();
     }
     let target = first.volume_inspect(&volume("file/v")).unwrap().mounted_at.unwrap();
@@ -308,7 +308,7 @@ fn volumes_are_unmounted_before_shutdown_and_records_are_kept() {
 fn tenants_and_mounts_are_restored_after_a_reboot() {
     let sim = with_pools();
     let first = engine(&sim);
-    run(&first, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&first, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
     run(&first, &Op::Tenant("db", "file/v")).unwrap();
     let request = TenantSet { share: Some(700.try_into().unwrap()), ..TenantSet::default() };
     first.tenant_set(&"db".parse().unwrap(), &request, false).unwrap();
@@ -324,10 +324,10 @@ fn tenants_and_mounts_are_restored_after_a_reboot() {
 fn an_unreadable_lease_is_a_problem_and_blocks_nothing() {
     let sim = with_pools();
     let engine = engine(&sim);
-    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
     sim.set_process(42, Some(7));
     run(&engine, &Op::Tenant("db", "file/v")).unwrap();
-    run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/w", 64, VolumeFs::Ext4)).unwrap();
     run(&engine, &Op::Lease("db", "file/w")).unwrap();
     let path = engine.dirs.lease_record(&engine.leases().unwrap()[0]);
     sim.corrupt(&path, |bytes| bytes.truncate(20));
@@ -343,8 +343,8 @@ fn a_volume_stays_with_its_tenant() {
     let sim = with_pools();
     let engine_ = engine(&sim);
     let target = Path::new("/run/bulkhead/mnt/file/v");
-    run(&engine_, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
-    run(&engine_, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&engine_, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
+    run(&engine_, &Op::Create("file/w", 64, VolumeFs::Ext4)).unwrap();
     run(&engine_, &Op::Tenant("db", "file/v")).unwrap();
     run(&engine_, &Op::Tenant("web", "file/w")).unwrap();
     run(&engine_, &Op::Detach("web", "file/v")).unwrap();
@@ -368,7 +368,7 @@ fn a_volume_stays_with_its_tenant() {
 fn a_limit_on_a_missing_device_does_not_prevent_mounts() {
     let sim = with_pools();
     let first = engine(&sim);
-    run(&first, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&first, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
     let limit = |device: &str, n| IoLimit { device: device.into(), write_iops: Some(n), ..IoLimit::default() };
     let create =
         |limits| TenantCreate { limits, volumes: vec![volume("file/v")], ..TenantCreate::new("db".parse().unwrap()) };
@@ -393,7 +393,7 @@ fn a_limit_on_a_missing_device_does_not_prevent_mounts() {
 fn leftovers_of_a_run_without_volumes_are_killed() {
     let sim = with_pools();
     let engine = engine(&sim);
-    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/v", 64, VolumeFs::Ext4)).unwrap();
     run(&engine, &Op::Tenant("db", "file/v")).unwrap();
     sim.set_process(42, Some(1));
     for name in ["run-42", "run-43", "bulkhead-run-44.scope"] {

@@ -1,5 +1,5 @@
 use super::*;
-use bulkhead_core::model::FsKind;
+use bulkhead_core::model::VolumeFs;
 use bulkhead_core::units::Bytes;
 use proptest::prelude::{any, prop_assert_eq, proptest};
 use uuid::Uuid;
@@ -11,7 +11,7 @@ fn header() -> StreamHeader {
         size_bytes: Bytes::mib(64),
         start_bytes: Bytes(8192),
         data_bytes: Bytes::mib(3),
-        fs: FsKind::Ext4,
+        fs: VolumeFs::Ext4,
         snapshot: "file/monday".to_owned(),
     }
 }

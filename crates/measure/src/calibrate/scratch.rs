@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use bulkhead_api::client::{Client, Removal};
 use bulkhead_api::wire::{DeviceView, PoolView, TenantCreate, TenantView, VolumeCreate, VolumeView};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FrontEnd, FsKind, VolumeRef};
+use bulkhead_core::model::{FrontEnd, VolumeFs, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::file::LockFile;
@@ -98,7 +98,7 @@ impl Scratch {
     /// Creates a volume and its tenant; returns the mount point.
     fn make_volume(&self, pool: &Name, name: &Name) -> Result<PathBuf> {
         let volume = VolumeRef { pool: pool.clone(), name: name.clone() };
-        let (size_bytes, fs, provision, fast_commit) = (self.volume, FsKind::Ext4, None, false);
+        let (size_bytes, fs, provision, fast_commit) = (self.volume, VolumeFs::Ext4, None, false);
         let created_by = CREATOR;
         let request =
             VolumeCreate { fs, provision, fast_commit, created_by, ..VolumeCreate::new(volume.clone(), size_bytes) };

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use bulkhead_api::wire::{NewPoolSource, PoolCreate, TenantCreate, VolumeCreate};
 use bulkhead_core::backend::image_path;
-use bulkhead_core::model::{FsKind, Server, VolumeRef};
+use bulkhead_core::model::{Server, VolumeFs, VolumeRef};
 use bulkhead_core::units::Bytes;
 use bulkhead_sys::roots::Roots;
 
@@ -29,8 +29,8 @@ pub(super) struct Volume {
 /// If the guest is neither ext4 nor XFS, the host's file system cannot have volumes, or this host has tenants of Bulkhead's.
 pub(super) fn make(roots: &Roots, program: &Path, host: &Path, guest: &str, size: Bytes) -> Result<Volume> {
     let fs = match guest {
-        "ext4" => FsKind::Ext4,
-        "xfs" => FsKind::Xfs,
+        "ext4" => VolumeFs::Ext4,
+        "xfs" => VolumeFs::Xfs,
         other => bail!("a volume has ext4 or XFS, not {other}"),
     };
     let engine = private_engine(program)?;

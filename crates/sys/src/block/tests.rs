@@ -289,6 +289,38 @@ fn a_device_is_in_use_if_it_has_holders_or_a_partition_is_mounted() {
     assert_eq!(reason, InUse::Mounted { name: "vdc1".into(), mount_point: "/x".into(), pid: 0 });
 }
 
+/// The nodes are those of this machine, and are not opened.
+#[test]
+fn whoever_has_a_device_open_is_found() {
+    let entries = fs::read_dir("/dev").unwrap().map(|entry| entry.unwrap().path());
+    let is_block = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+    let nodes: Vec<PathBuf> = entries.filter(is_block).take(2).collect();
+    let [node, other] = nodes.as_slice() else {
+        println!("skipped: there are no two block devices");
+        return;
+    };
+    let fake = Fake::new();
+    let [dev, of_other] = [node, other].map(|node| dev_from_raw(fs::metadata(node).unwrap().rdev()));
+    fake.device("pci/block/whole", &of_other.to_string(), true);
+    fake.device("pci/block/whole/part", &dev.to_string(), false);
+    fake.file("devices/pci/block/whole/part/partition", "1");
+    let process = |pid: u32, files: &[&Path]| {
+        let fds = fake.roots.proc.join(pid.to_string()).join("fd");
+        fs::create_dir_all(&fds).unwrap();
+        files.iter().enumerate().for_each(|(n, file)| symlink(file, fds.join(n.to_string())).unwrap());
+    };
+    let (null, gone) = (Path::new("/dev/null"), Path::new("/nonexistent"));
+    process(7, &[null, gone, node]);
+    process(8, &[null, &fake.roots.sys]);
+    process(9, &[other]);
+    process(std::process::id(), &[node]);
+    fs::create_dir_all(fake.roots.proc.join("10")).unwrap();
+    fs::create_dir_all(fake.roots.proc.join("sys/fd")).unwrap();
+    let mut both = openers(&fake.roots, of_other).unwrap();
+    both.sort_unstable();
+    assert_eq!((openers(&fake.roots, dev).unwrap(), both), (vec![7], vec![7, 9]), "of a disk, also its partitions");
+}
+
 #[test]
 fn only_block_devices_are_block_devices() {
     let fake = fake();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::units::DevNo;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, statx};
 
 use super::{BlockError, device_dir, devno_of, kernel_name, list, read_dev, read_optional, related};
 use crate::mount;
@@ -93,6 +93,42 @@ pub fn is_in_use(roots: &Roots, dev: DevNo) -> Result<Option<InUse>, BlockError>
         }
     }
     Ok(Some(InUse::Claimed))
+}
+
+/// The processes that have a device or a partition of it open, whether they have claimed it or not, by pid; this process is left out. Not
+/// detected: processes that open it meanwhile, and openers inside the kernel (loop devices).
+///
+/// # Errors
+/// [`BlockError::NotFound`], [`BlockError::Read`].
+pub fn openers(roots: &Roots, dev: DevNo) -> Result<Vec<u32>, BlockError> {
+    let dir = device_dir(roots, dev)?;
+    let mut wanted = vec![dev];
+    wanted.extend(partitions(&dir)?.into_iter().map(|(part, _)| part));
+    let has_open = |fds: &Path| {
+        // A process that has exited meanwhile has nothing open.
+        let entries = std::fs::read_dir(fds).into_iter().flatten().filter_map(Result::ok);
+        // What a link leads to is examined without waiting for it, as for a file on a server that is gone.
+        let flags = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        let found = entries.filter_map(|entry| statx(CWD, entry.path(), flags, StatxFlags::TYPE).ok());
+        found.into_iter().any(|stat| {
+            FileType::from_raw_mode(stat.stx_mode.into()) == FileType::BlockDevice
+                && wanted.contains(&DevNo::new(stat.stx_rdev_major, stat.stx_rdev_minor))
+        })
+    };
+    let processes = list(&roots.proc)?;
+    let pids = processes.iter().filter_map(|dir| dir.file_name()?.to_str()?.parse::<u32>().ok());
+    let others = pids.filter(|pid| *pid != std::process::id());
+    Ok(others.filter(|pid| has_open(&roots.proc.join(pid.to_string()).join("fd"))).collect())
+}
+
+/// Writes what the page cache has of a device, and waits for completion, including the device's own cache.
+///
+/// # Errors
+/// [`BlockError::Read`]; also for an earlier write that failed.
+pub fn sync(node: &Path) -> Result<(), BlockError> {
+    let error = |errno: rustix::io::Errno| BlockError::Read { path: node.to_owned(), source: errno.into() };
+    let device = rustix::fs::open(node, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(error)?;
+    rustix::fs::fsync(&device).map_err(error)
 }
 
 /// Whether the kernel refuses an exclusive open of a device node: it is mounted, swap, or part of another device.

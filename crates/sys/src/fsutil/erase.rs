@@ -28,7 +28,7 @@ pub fn wipe(device: &Path) -> Result<(), FsError> {
 }
 
 /// Writes zeroes to a device from offset `from`, rounded up to 4 KiB, to its end, by direct I/O. If `from` is 0, the device must be unused;
-/// otherwise the file system on it must end before `from`, and may be mounted.
+/// otherwise the data on it, such as a file system, must end before `from`, and may be in use.
 ///
 /// # Errors
 /// [`FsError::InUse`], [`FsError::Write`].

@@ -73,6 +73,14 @@ pub enum MountError {
         #[source]
         source: io::Error,
     },
+    /// A path is not what it has to be for a node to be bound there.
+    #[error("cannot bind a device node at {path}: {reason}")]
+    Place {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        reason: &'static str,
+    },
     /// The mount is in use: by an open file, a working directory, or a mount below it.
     #[error("{target} is in use")]
     Busy {

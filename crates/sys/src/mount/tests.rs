@@ -3,7 +3,7 @@ use super::*;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileTypeExt as _, symlink};
 use std::sync::Arc;
 
 use bulkhead_core::units::Bytes;
@@ -347,5 +347,69 @@ fn root_a_place_is_below_its_directory_and_hides_no_file() {
         place_a.remove().unwrap();
         place_a.remove().unwrap();
         assert!(!dir.join("moved/a").exists() && mount_at(&volume).is_some());
+    });
+}
+
+/// Devices whose nodes exist; they are not opened.
+fn two_nodes() -> Option<[PathBuf; 2]> {
+    let found = fs::read_dir("/dev").ok()?.filter_map(Result::ok);
+    let is_block = |path: &PathBuf| fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device());
+    let mut nodes: Vec<PathBuf> = found.map(|entry| entry.path()).filter(is_block).collect();
+    nodes.sort();
+    Some([nodes.first()?.clone(), nodes.get(1)?.clone()])
+}
+
+#[test]
+fn root_a_node_is_bound_replaced_and_found_elsewhere() {
+    let Some(nodes) = two_nodes() else {
+        println!("skipped: there are no two block devices");
+        return;
+    };
+    in_own_namespace(|base| {
+        let roots = Roots::host();
+        let [one, other] = nodes.each_ref().map(|node| crate::block::devno_of(node).unwrap());
+        let target = base.join("pool/v");
+        fs::create_dir(base.join("pool")).unwrap();
+        assert_eq!(bound_node(&roots, &target).unwrap(), None);
+        assert!(bind_node(&roots, &nodes[0], one, &target).unwrap());
+        assert!(!bind_node(&roots, &nodes[0], one, &target).unwrap(), "repeated");
+        assert_eq!(bound_node(&roots, &target).unwrap(), Some(one));
+        // That of another device is replaced; that of a device with another number than expected is not bound.
+        assert!(bind_node(&roots, &nodes[1], other, &target).unwrap());
+        assert_eq!(bound_node(&roots, &target).unwrap(), Some(other));
+        assert!(matches!(bind_node(&roots, &nodes[1], one, &target), Err(MountError::Place { .. })));
+        assert_eq!((bound_node(&roots, &target).unwrap(), target.exists()), (None, false));
+
+        assert!(bind_node(&roots, &nodes[0], one, &target).unwrap());
+        let [again, else_] = ["again", "else"].map(|name| base.join(name));
+        for (node, place) in [(&target, &again), (&nodes[1], &else_)] {
+            fs::write(place, "").unwrap();
+            bind(node, place, false).unwrap();
+        }
+        let tid = u32::try_from(gettid().as_raw_nonzero().get()).unwrap();
+        let table = || mountinfo_of(&roots, tid).unwrap();
+        assert_eq!(other_binds(&table(), &target), [again.as_path()]);
+        unmount_other_binds(&table(), &target).unwrap();
+        assert_eq!((other_binds(&table(), &target).len(), mount_at(&again)), (0, None));
+        assert!(mount_at(&else_).is_some() && mount_at(&target).is_some());
+        unmount(&else_).unwrap();
+        for changed in [true, false] {
+            assert_eq!(unbind_node(&roots, &target).unwrap(), changed);
+        }
+
+        // What is in the way stays.
+        fs::write(&target, "data").unwrap();
+        assert!(matches!(bind_node(&roots, &nodes[0], one, &target), Err(MountError::Place { .. })));
+        assert!(!unbind_node(&roots, &target).unwrap() && fs::read(&target).unwrap() == b"data");
+        fs::remove_file(&target).unwrap();
+        symlink(&again, &target).unwrap();
+        assert!(matches!(bind_node(&roots, &nodes[0], one, &target), Err(MountError::Place { .. })));
+        fs::remove_file(&target).unwrap();
+        fs::create_dir(&target).unwrap();
+        mount(Path::new("none"), "tmpfs", &target, MountFlags::default(), &[]).unwrap();
+        assert!(matches!(bind_node(&roots, &nodes[0], one, &target), Err(MountError::Place { .. })));
+        assert!(matches!(unbind_node(&roots, &target), Err(MountError::Place { .. })));
+        unmount(&target).unwrap();
+        assert!(fs::metadata(&again).unwrap().is_file(), "a link was followed");
     });
 }

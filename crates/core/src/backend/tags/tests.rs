@@ -16,8 +16,9 @@ fn volumes() -> impl Strategy<Value = Volume> {
     let front_end = proptest::sample::select(FrontEnd::ALL.as_slice());
     let maker = (proptest::option::of(front_end), names, proptest::option::of(any::<u64>()));
     let mount = (any::<(bool, bool)>(), subdir).prop_map(|((suid, dev), subdir)| MountOptions { suid, dev, subdir });
-    (any::<u128>(), any::<(bool, bool, bool, bool, bool)>(), origin, unfilled, mount, maker, state).prop_map(
-        |(uuid, (xfs, full, fast_commit, read_only, shared), origin, unfilled, mount_options, maker, state)| Volume {
+    let fs = proptest::sample::select([VolumeFs::Ext4, VolumeFs::Xfs, VolumeFs::None].as_slice());
+    (any::<u128>(), (fs, any::<(bool, bool, bool, bool)>()), origin, unfilled, mount, maker, state).prop_map(
+        |(uuid, (fs, (full, fast_commit, read_only, shared)), origin, unfilled, mount_options, maker, state)| Volume {
             mount_options,
             created_by: maker.0,
             default_tenant: maker.1,
@@ -26,7 +27,7 @@ fn volumes() -> impl Strategy<Value = Volume> {
             name: "v".parse().expect("a valid name"),
             uuid: Uuid::from_u128(uuid),
             size_bytes: Bytes::mib(64),
-            fs: if xfs { FsKind::Xfs } else { FsKind::Ext4 },
+            fs,
             provision: if full { Provision::Full } else { Provision::OnDemand },
             fast_commit,
             read_only,
@@ -83,7 +84,7 @@ fn tags_of_version_1_are_read() {
         name: "v".parse().unwrap(),
         uuid: Uuid::from_u128(7),
         size_bytes: Bytes(4096),
-        fs: FsKind::Xfs,
+        fs: VolumeFs::Xfs,
         provision: Provision::OnDemand,
         fast_commit: false,
         read_only: true,

@@ -184,7 +184,7 @@ fn header() -> StreamHeader {
         size_bytes: Bytes::mib(64),
         start_bytes: Bytes(0),
         data_bytes: Bytes::mib(1),
-        fs: FsKind::Ext4,
+        fs: VolumeFs::Ext4,
         snapshot: "elsewhere/s".to_owned(),
     }
 }
