@@ -1,5 +1,7 @@
 //! Volume capabilities: how a volume is to be used.
 
+use std::fmt;
+
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, SelinuxContext, VolumeFs};
 use bulkhead_sys::mount::{MountFlags, split_options, unquote};
@@ -8,12 +10,55 @@ use crate::proto::VolumeCapability;
 use crate::proto::volume_capability::AccessType;
 use crate::proto::volume_capability::access_mode::Mode;
 
+/// What a capability says that a volume contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Any file system.
+    AnyFs,
+    /// This file system.
+    Fs(FsKind),
+    /// None: a raw volume, whose device is published (`volumeMode: Block`).
+    Raw,
+}
+
+impl Content {
+    /// The file system of a volume that is created for it.
+    #[must_use]
+    pub fn of_new(self) -> VolumeFs {
+        match self {
+            Self::AnyFs => FsKind::default().into(),
+            Self::Fs(kind) => kind.into(),
+            Self::Raw => VolumeFs::None,
+        }
+    }
+
+    /// Whether a volume with that file system can be used so.
+    #[must_use]
+    pub fn accepts(self, found: VolumeFs) -> bool {
+        match self {
+            Self::AnyFs => found.kind().is_some(),
+            Self::Fs(kind) => found.kind() == Some(kind),
+            Self::Raw => found == VolumeFs::None,
+        }
+    }
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AnyFs => f.write_str("a file system"),
+            Self::Fs(kind) => write!(f, "file system {kind}"),
+            Self::Raw => f.write_str("a raw block device"),
+        }
+    }
+}
+
 /// How one capability says that a volume is to be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// With this file system; `None` where any will do.
-    pub fs: Option<FsKind>,
-    /// Mounted with these flags beside those of the volume.
+    /// What it contains.
+    pub content: Content,
+    /// Mounted with these flags beside those of the volume; none for a raw volume.
     pub flags: MountFlags,
     /// The SELinux context that all of its files have; `None`: they have their own.
     pub selinux_context: Option<SelinuxContext>,
@@ -28,7 +73,7 @@ impl Use {
     /// Reads a capability.
     ///
     /// # Errors
-    /// `InvalidArgument` for one that no volume has: a raw block device, several nodes, another file system, an unknown flag.
+    /// `InvalidArgument` for one that no volume has: several nodes, another file system, an unknown flag, a block device for reading only.
     pub fn parse(capability: &VolumeCapability) -> Result<Self, Fault> {
         let mode = capability.access_mode.as_ref().map(|mode| mode.mode());
         match mode {
@@ -46,20 +91,24 @@ impl Use {
             }
             Some(Mode::Unknown) | None => return Err(invalid("it has no access mode")),
         }
+        let exclusive = mode == Some(Mode::SingleNodeSingleWriter);
         let mount = match &capability.access_type {
             Some(AccessType::Mount(mount)) => mount,
+            Some(AccessType::Block(_)) if mode == Some(Mode::SingleNodeReaderOnly) => return Err(no_reader()),
             Some(AccessType::Block(_)) => {
-                return Err(invalid(
-                    "it is for a raw block device, and a Bulkhead volume has a file system of its own",
-                )
-                .hint("use volumeMode: Filesystem"));
+                return Ok(Self {
+                    content: Content::Raw,
+                    flags: MountFlags::default(),
+                    selinux_context: None,
+                    exclusive,
+                });
             }
             None => return Err(invalid("it has no access type")),
         };
-        let fs = match mount.fs_type.as_str() {
-            "" => None,
-            "ext4" => Some(FsKind::Ext4),
-            "xfs" => Some(FsKind::Xfs),
+        let content = match mount.fs_type.as_str() {
+            "" => Content::AnyFs,
+            "ext4" => Content::Fs(FsKind::Ext4),
+            "xfs" => Content::Fs(FsKind::Xfs),
             other => return Err(invalid(&format!("{other:?} is not one of the file systems ext4, xfs"))),
         };
         if !mount.volume_mount_group.is_empty() {
@@ -67,41 +116,54 @@ impl Use {
         }
         let (mut flags, selinux_context) = flags(&mount.mount_flags)?;
         flags.readonly |= mode == Some(Mode::SingleNodeReaderOnly);
-        Ok(Self { fs, flags, selinux_context, exclusive: mode == Some(Mode::SingleNodeSingleWriter) })
+        Ok(Self { content, flags, selinux_context, exclusive })
     }
 
-    /// Refuses a volume with another file system, or with none.
+    /// Refuses a volume with another file system; a raw one where a file system is requested, and the other way round.
     ///
     /// # Errors
     /// `InvalidArgument`.
     pub fn check_fs(&self, found: VolumeFs) -> Result<(), Fault> {
-        match (self.fs, found.kind()) {
-            (_, None) => Err(invalid("a file system is requested, and the volume has none")),
-            (Some(wanted), Some(found)) if wanted != found => {
-                Err(invalid(&format!("file system {wanted} is requested, and the volume has {found}")))
-            }
-            _ => Ok(()),
+        if self.content.accepts(found) {
+            return Ok(());
         }
+        let (wanted, has) = (self.content, described(found));
+        Err(invalid(&format!("{wanted} is requested, and the volume has {has}")))
     }
 }
 
-/// The file system that a volume is used with; `None` where any will do.
+/// What a volume has, for errors.
+#[must_use]
+pub fn described(found: VolumeFs) -> String {
+    found.kind().map_or_else(|| "none: it is a raw volume".to_owned(), |kind| kind.to_string())
+}
+
+/// The refusal of a raw volume that is to be read only.
+#[must_use]
+pub fn no_reader() -> Fault {
+    invalid("a block device is to be read only, and a read-only mount of its node would not prevent writes")
+        .hint("publish it for writing, or use volumeMode: Filesystem")
+}
+
+/// What a volume is used with.
 ///
 /// # Errors
-/// `InvalidArgument` without capabilities, and for one that no volume has, as [`Use::parse`].
-pub fn check(capabilities: &[VolumeCapability]) -> Result<Option<FsKind>, Fault> {
-    if capabilities.is_empty() {
-        return Err(invalid("it is missing"));
-    }
-    let mut wanted = None;
+/// `InvalidArgument` without capabilities, for two that no volume has together, and for one that no volume has, as [`Use::parse`].
+pub fn check(capabilities: &[VolumeCapability]) -> Result<Content, Fault> {
+    let mut wanted: Option<Content> = None;
     for capability in capabilities {
-        let fs = Use::parse(capability)?.fs;
-        if fs.is_some() && wanted.is_some() && fs != wanted {
-            return Err(invalid("two file systems are requested"));
-        }
-        wanted = wanted.or(fs);
+        let content = Use::parse(capability)?.content;
+        wanted = Some(match (wanted, content) {
+            (None, content) => content,
+            (Some(one), other) if one == other => one,
+            (Some(Content::Raw), _) | (_, Content::Raw) => {
+                return Err(invalid("a file system and a raw block device are requested"));
+            }
+            (Some(Content::AnyFs), kind) | (Some(kind), Content::AnyFs) => kind,
+            _ => return Err(invalid("two file systems are requested")),
+        });
     }
-    Ok(wanted)
+    wanted.ok_or_else(|| invalid("it is missing"))
 }
 
 /// The flags, and the SELinux context, of a mount. The kubelet puts the context into double quotes, because its level may have commas, and

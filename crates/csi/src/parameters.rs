@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::fmt::Display;
 use std::str::FromStr;
 
-use bulkhead_core::error::Fault;
+use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::journal::JournalSize;
 use bulkhead_core::model::{IoLimit, MountOptions, Provision, ReadFrom};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_front_end::{Given, SUBDIR};
+
+use crate::capability::Content;
 
 /// Every parameter of a StorageClass, in the order of the documentation.
 pub const KNOWN: [&str; 16] = [
@@ -133,11 +135,37 @@ impl Limit {
 }
 
 impl Parameters {
-    /// How a volume that is no copy is mounted: without `subdir`, its directory `data`.
+    /// How a volume that is no copy is mounted: without `subdir`, its directory `data`. A raw volume is not.
     #[must_use]
-    pub fn mount_options_of_new(&self) -> MountOptions {
+    pub fn mount_options_of_new(&self, content: Content) -> MountOptions {
+        if content == Content::Raw {
+            return self.mount_options.clone();
+        }
         let subdir = self.mount_options.subdir.clone().or_else(|| SUBDIR.parse().ok());
         MountOptions { subdir, ..self.mount_options.clone() }
+    }
+
+    /// Refuses what says how a file system is made or mounted, for a raw volume, which has none.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, naming the parameter.
+    pub fn check_raw(&self) -> Result<(), Fault> {
+        let MountOptions { suid, dev, subdir } = &self.mount_options;
+        let given = [
+            ("journalSize", self.journal.is_some()),
+            ("fastCommit", self.fast_commit),
+            ("subdir", subdir.is_some()),
+            ("suid", *suid),
+            ("dev", *dev),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            None => Ok(()),
+            Some((key, _)) => {
+                let cause = "a raw volume (volumeMode: Block) has no file system";
+                Err(Fault::new(Code::InvalidArgument, format!("{WORD} {key:?}"), cause)
+                    .hint("use a StorageClass without that parameter"))
+            }
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 mod diagnostics;
 mod node;
 mod nodes;
+mod raw;
 mod requests;
 mod selinux;
 mod server;
@@ -25,7 +26,7 @@ use tonic::{Code, Request, Response, Status};
 use crate::controller::{Controller, Settings};
 use crate::proto::controller_server::Controller as Service;
 use crate::proto::volume_capability::access_mode::Mode;
-use crate::proto::volume_capability::{AccessMode, AccessType, MountVolume};
+use crate::proto::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use crate::proto::volume_content_source::{SnapshotSource, Type as SourceType, VolumeSource};
 use crate::proto::{
     CapacityRange, CreateSnapshotRequest, CreateVolumeRequest, Snapshot, Volume, VolumeCapability, VolumeContentSource,
@@ -109,6 +110,11 @@ fn capability(mode: Mode, fs_type: &str) -> VolumeCapability {
         access_mode: Some(AccessMode { mode: mode.into() }),
         access_type: Some(AccessType::Mount(mount)),
     }
+}
+
+/// Of a raw volume.
+fn block(mode: Mode) -> VolumeCapability {
+    VolumeCapability { access_type: Some(AccessType::Block(BlockVolume {})), ..capability(mode, "") }
 }
 
 /// A request for a volume of so many MiB (0: any).

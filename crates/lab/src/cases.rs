@@ -52,6 +52,7 @@ use crate::disk::{DiskModel, DiskSpec};
 const LONG: &[(&str, &str)] = &[
     ("crash_at_random", "crash_after_each_step"),
     ("csi_parallel", "csi_sanity"),
+    ("csi_sanity_block", "csi_sanity"),
     ("csi_sanity_thick", "csi_sanity"),
     ("csi_selinux", "csi_sanity"),
     ("docker_events", "docker_volumes"),
@@ -79,6 +80,7 @@ const LONG: &[(&str, &str)] = &[
     ("thin_clones_share", "peers_share"),
     ("volume_copies_others", "volume_copies"),
     ("volume_life_others", "volume_life"),
+    ("volume_raw_others", "volume_raw"),
     ("which_container", "docker_in_slice"),
     ("xfs_attribution_internal", "xfs_attribution"),
 ];

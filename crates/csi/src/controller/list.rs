@@ -77,8 +77,8 @@ impl Controller {
         let refused = |message: String| ValidateVolumeCapabilitiesResponse { confirmed: None, message };
         match capability::check(&request.volume_capabilities) {
             Err(fault) => return Ok(refused(fault.to_string())),
-            Ok(fs) if view.fs.kind().is_none_or(|found| fs.is_some_and(|fs| fs != found)) => {
-                return Ok(refused(format!("the volume's file system is {}", view.fs)));
+            Ok(content) if !content.accepts(view.fs) => {
+                return Ok(refused(format!("the volume's file system is {}", capability::described(view.fs))));
             }
             Ok(_) => {}
         }

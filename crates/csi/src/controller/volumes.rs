@@ -3,13 +3,14 @@
 use bulkhead_api::client::Removal;
 use bulkhead_api::wire::{TenantCreate, TenantSet, TenantView, VolumeCopy, VolumeCreate, VolumeResize, VolumeView};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FrontEnd, FsKind, VolumeFs, VolumeRef};
+use bulkhead_core::model::{FrontEnd, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::Bytes;
 use bulkhead_front_end::tenants;
 use tonic::Status;
 
 use super::{Controller, OWN, failed};
+use crate::capability::Content;
 use crate::capacity::{Range, signed};
 use crate::parameters::{Mutable, Parameters};
 use crate::proto::volume_content_source::Type as Source;
@@ -23,10 +24,13 @@ impl Controller {
     /// interrupted one has begun.
     pub(super) async fn create(&self, request: &CreateVolumeRequest) -> Result<CreateVolumeResponse, Status> {
         let name = names::of_volume(&request.name).map_err(failed)?;
-        let fs = capability::check(&request.volume_capabilities).map_err(failed)?;
+        let content = capability::check(&request.volume_capabilities).map_err(failed)?;
         let range = Range::parse(request.capacity_range.as_ref()).map_err(failed)?;
         let given = parameters::parse(&request.parameters, &request.mutable_parameters).map_err(failed)?;
-        let minimum = fs.unwrap_or_default().min_size();
+        if content == Content::Raw {
+            given.check_raw().map_err(failed)?;
+        }
+        let minimum = content.of_new().min_size();
         if range.limit.is_some_and(|limit| limit < minimum) {
             return Err(status::out_of_range(
                 "capacity_range",
@@ -49,19 +53,19 @@ impl Controller {
         let volume = VolumeRef { pool, name };
         let found = self.existing(&volume).await.map_err(failed)?;
         if let Some(found) = &found {
-            check_size_and_source(found, source.as_ref(), fs, range)?;
+            check_size_and_source(found, source.as_ref(), content, range)?;
         }
         let tenant = given.tenant.clone().unwrap_or_else(|| volume.name.clone());
         if let Some(found) = &found {
-            check_use(found, source.is_some(), &given, &tenant).map_err(failed)?;
+            check_use(found, source.is_some(), content, &given, &tenant).map_err(failed)?;
         }
         // An existing tenant keeps its share and limits, which may have been modified since it was created.
         let existing = self.ensure_tenant(&tenant, given.mutable, &volume.pool).await.map_err(failed)?;
         let made = match &source {
-            Some(source) => self.copy(&volume, source, fs, range, &given, &tenant).await,
+            Some(source) => self.copy(&volume, source, content, range, &given, &tenant).await,
             None => {
                 let size = found.map_or_else(|| range.size(self.settings.size, minimum), |found| found.size_bytes);
-                self.make(&volume, fs, size, &given, &tenant).await.map_err(failed)
+                self.make(&volume, content, size, &given, &tenant).await.map_err(failed)
             }
         };
         if made.is_err() && existing.is_none() {
@@ -105,17 +109,17 @@ impl Controller {
     async fn make(
         &self,
         volume: &VolumeRef,
-        fs: Option<FsKind>,
+        content: Content,
         size: Bytes,
         given: &Parameters,
         tenant: &Name,
     ) -> Result<VolumeView, Fault> {
         let request = VolumeCreate {
-            fs: fs.unwrap_or_default().into(),
+            fs: content.of_new(),
             provision: given.provision,
             journal: given.journal,
             fast_commit: given.fast_commit,
-            mount_options: given.mount_options_of_new(),
+            mount_options: given.mount_options_of_new(content),
             created_by: OWN,
             default_tenant: Some(tenant.clone()),
             ..VolumeCreate::new(volume.clone(), size)
@@ -128,18 +132,15 @@ impl Controller {
         &self,
         volume: &VolumeRef,
         source: &VolumeView,
-        fs: Option<FsKind>,
+        content: Content,
         range: Range,
         given: &Parameters,
         tenant: &Name,
     ) -> Result<VolumeView, Status> {
         let object = format!("volume {volume}");
-        if source.fs == VolumeFs::None {
-            let cause = format!("its source {} has no file system", source.volume);
-            return Err(failed(Fault::new(Code::InvalidArgument, object, cause)));
-        }
-        if let Some(fs) = fs.filter(|fs| VolumeFs::from(*fs) != source.fs) {
-            let cause = format!("{fs} is requested, and its source {} has {}", source.volume, source.fs);
+        if !content.accepts(source.fs) {
+            let has = capability::described(source.fs);
+            let cause = format!("{content} is requested, and its source {} has {has}", source.volume);
             return Err(failed(Fault::new(Code::InvalidArgument, object, cause)));
         }
         let size = source.size_bytes.max(range.required);
@@ -262,7 +263,7 @@ impl Controller {
 fn check_size_and_source(
     found: &VolumeView,
     source: Option<&VolumeView>,
-    fs: Option<FsKind>,
+    content: Content,
     range: Range,
 ) -> Result<(), Status> {
     let differs =
@@ -270,8 +271,8 @@ fn check_size_and_source(
     if found.origin.as_ref() != source.map(|source| &source.volume.name) {
         return differs("it exists with another content source".to_owned());
     }
-    if let Some(fs) = fs.filter(|fs| VolumeFs::from(*fs) != found.fs) {
-        return differs(format!("it exists with file system {}, not {fs}", found.fs));
+    if !content.accepts(found.fs) {
+        return differs(format!("it exists with file system {}, not {content}", capability::described(found.fs)));
     }
     // A copy that is smaller than required is one whose growth was interrupted.
     let can_grow = source.is_some() && found.size_bytes < range.required;
@@ -282,14 +283,20 @@ fn check_size_and_source(
 }
 
 /// Refuses an existing volume of another tenant, or one that is mounted in another way.
-fn check_use(found: &VolumeView, is_copy: bool, given: &Parameters, tenant: &Name) -> Result<(), Fault> {
+fn check_use(
+    found: &VolumeView,
+    is_copy: bool,
+    content: Content,
+    given: &Parameters,
+    tenant: &Name,
+) -> Result<(), Fault> {
     let differs = |cause: String| Err(Fault::new(Code::AlreadyExists, format!("volume {}", found.volume), cause));
     match &found.default_tenant {
         Some(other) if other != tenant => return differs(format!("it exists for tenant {other}, not {tenant}")),
         _ => {}
     }
     // A copy has the directory of its source, unless another one is given.
-    let wanted = if is_copy { given.mount_options.clone() } else { given.mount_options_of_new() };
+    let wanted = if is_copy { given.mount_options.clone() } else { given.mount_options_of_new(content) };
     let has = &found.mount_options;
     let subdir_differs = wanted.subdir.is_some() && wanted.subdir != has.subdir;
     if subdir_differs || (wanted.suid, wanted.dev) != (has.suid, has.dev) {

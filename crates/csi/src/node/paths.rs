@@ -39,14 +39,18 @@ pub(super) fn open(settings: &Settings) -> Result<PlacesBelow, Fault> {
 pub(super) fn fault(field: &str, error: &PlaceError) -> Fault {
     let code = match error {
         PlaceError::Outside { .. } | PlaceError::Link { .. } | PlaceError::OtherMount { .. } => Code::InvalidArgument,
-        PlaceError::NotADirectory { .. } | PlaceError::HasFiles { .. } | PlaceError::Busy { .. } => Code::InUse,
+        PlaceError::NotADirectory { .. }
+        | PlaceError::NotAFile { .. }
+        | PlaceError::NotADevice { .. }
+        | PlaceError::HasFiles { .. }
+        | PlaceError::Busy { .. } => Code::InUse,
         PlaceError::Failed { .. } => Code::Internal,
     };
     let fault = Fault::new(code, field, described(error));
     match error {
         PlaceError::HasFiles { .. } => fault.hint("move them away: only the volume belongs there"),
         PlaceError::Busy { .. } => fault.hint("stop the containers that use it"),
-        PlaceError::NotADirectory { .. } => fault.hint("remove what is there"),
+        PlaceError::NotADirectory { .. } | PlaceError::NotAFile { .. } => fault.hint("remove what is there"),
         PlaceError::Failed { source, .. } if source.raw_os_error() == Some(PERMISSION) => {
             fault.hint("mounting needs the capability CAP_SYS_ADMIN")
         }

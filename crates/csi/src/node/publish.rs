@@ -1,19 +1,19 @@
-//! Publishing: a bind mount of a staged volume at the target path.
+//! Publishing: a bind mount of a staged volume at the target path; of a raw volume, of its device's node.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bulkhead_api::wire::VolumeView;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{SelinuxContext, VolumeRef};
-use bulkhead_core::units::DevNo;
+use bulkhead_core::model::{SelinuxContext, VolumeFs, VolumeRef};
 use bulkhead_sys::block;
-use bulkhead_sys::mount::{MountFlags, MountInfo, mountinfo};
+use bulkhead_sys::mount::{MountFlags, MountInfo, Place, mountinfo};
 use bulkhead_sys::roots::Roots;
 
 use super::{Node, Settings, blocking, paths, required};
-use crate::names;
+use crate::capability::Content;
 use crate::proto::{NodePublishVolumeRequest, NodeUnpublishVolumeRequest};
+use crate::{capability, names};
 
 /// The field that names where a volume is published.
 const TARGET: &str = "target_path";
@@ -30,6 +30,7 @@ struct Publication {
     /// The SELinux context that the daemon was to mount it with.
     selinux_context: Option<SelinuxContext>,
     exclusive: bool,
+    is_raw: bool,
 }
 
 impl Node {
@@ -40,6 +41,9 @@ impl Node {
         let wanted = self.capability(request.volume_capability.as_ref())?;
         let view = self.volume(&request.volume_id).await?;
         wanted.check_fs(view.fs)?;
+        if wanted.content == Content::Raw && request.readonly {
+            return Err(capability::no_reader());
+        }
         let staging_path = &request.staging_target_path;
         let lease = match staging_path.is_empty() {
             true => None,
@@ -63,6 +67,7 @@ impl Node {
             flags: MountFlags { readonly: request.readonly || wanted.flags.readonly, ..wanted.flags },
             selinux_context: lease.selinux_context,
             exclusive: wanted.exclusive,
+            is_raw: wanted.content == Content::Raw,
         };
         blocking(move || publication.carry_out()).await
     }
@@ -107,8 +112,9 @@ impl Publication {
         if let Some(found) = topmost(&table, place.real_path()) {
             return self.check_same(source, found);
         }
-        let is_other =
-            |mount: &&MountInfo| mount.dev == source.dev && mount.mount_point.starts_with(places.real_path());
+        let is_other = |mount: &&MountInfo| {
+            is_same(self.is_raw, mount, source) && mount.mount_point.starts_with(places.real_path())
+        };
         if self.exclusive
             && let Some(other) = table.iter().find(is_other)
         {
@@ -118,7 +124,11 @@ impl Publication {
             );
             return Err(Fault::new(Code::InUse, self.object(), cause));
         }
-        place.bind(&self.mounted_at, self.flags).map_err(fault)
+        match self.is_raw {
+            true => place.bind_device(&self.mounted_at),
+            false => place.bind(&self.mounted_at, self.flags),
+        }
+        .map_err(fault)
     }
 
     /// Accepts a mount that an earlier request has made, and no other.
@@ -156,7 +166,7 @@ fn unpublish(settings: &Settings, roots: &Roots, volume: Option<&VolumeView>, ta
         let Some(found) = topmost(&table, place.real_path()) else { break };
         let source = found.source.display();
         let cause = match volume {
-            Some(volume) if device_of(volume, &table) == Some(found.dev) => {
+            Some(volume) if is_of(volume, found, &place, &table) => {
                 place.unmount().map_err(fault)?;
                 continue;
             }
@@ -170,10 +180,22 @@ fn unpublish(settings: &Settings, roots: &Roots, volume: Option<&VolumeView>, ta
     place.remove().map_err(fault)
 }
 
-/// The number of a volume's device: by its mount, or, if that is lost, by the path of the device.
-fn device_of(volume: &VolumeView, table: &[MountInfo]) -> Option<DevNo> {
-    let mount = volume.mounted_at.as_deref().and_then(|at| topmost(table, at));
-    mount.map(|mount| mount.dev).or_else(|| block::devno_of(Path::new(volume.device.as_deref()?)).ok())
+/// Whether a mount at a place is one of a volume: by the daemon's mount, or, if that is lost, by the number of the device.
+fn is_of(volume: &VolumeView, found: &MountInfo, place: &Place, table: &[MountInfo]) -> bool {
+    let is_raw = volume.fs == VolumeFs::None;
+    if let Some(source) = volume.mounted_at.as_deref().and_then(|at| topmost(table, at)) {
+        return is_same(is_raw, found, source);
+    }
+    let Some(device) = volume.device.as_deref().and_then(|path| block::devno_of(Path::new(path)).ok()) else {
+        return false;
+    };
+    if is_raw { place.device() == Some(device) } else { found.dev == device }
+}
+
+/// Whether a mount is one of the volume that is mounted as `source`. All nodes of devices are in one file system, and differ by their paths
+/// in it.
+pub(super) fn is_same(is_raw: bool, mount: &MountInfo, source: &MountInfo) -> bool {
+    mount.dev == source.dev && (!is_raw || mount.root == source.root)
 }
 
 /// The mounts that this process sees.

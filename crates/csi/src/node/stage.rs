@@ -1,4 +1,5 @@
-//! Staging: a lease in the daemon, which mounts the volume for its tenant. Nothing is mounted at the staging path itself.
+//! Staging: a lease in the daemon, which mounts the volume for its tenant, or binds the node of a raw volume's device. Nothing is mounted at
+//! the staging path itself.
 
 use bulkhead_api::wire::LeaseCreate;
 use bulkhead_core::error::{Code, Fault};

@@ -8,11 +8,11 @@ use std::process::Command;
 use bulkhead_api::client::Removal;
 use tonic::{Code, Request, Response, Status};
 
-use super::{LIMIT, Mode, Stack, answer, capability, refused, request};
+use super::{LIMIT, Mode, Stack, answer, block, capability, refused, request};
 use crate::TOPOLOGY;
 use crate::node::{Node, Settings};
 use crate::proto::node_server::Node as Service;
-use crate::proto::volume_capability::{AccessType, BlockVolume};
+use crate::proto::volume_capability::AccessType;
 use crate::proto::volume_usage::Unit;
 use crate::proto::{
     CapacityRange, NodeExpandVolumeRequest, NodeGetInfoRequest, NodeGetVolumeHealthRequest, NodeGetVolumeStatsRequest,
@@ -24,7 +24,7 @@ use crate::proto::{
 pub(super) struct Host {
     pub(super) stack: Stack,
     pub(super) node: Node,
-    kubelet: PathBuf,
+    pub(super) kubelet: PathBuf,
 }
 
 impl Host {
@@ -99,7 +99,7 @@ impl Host {
     }
 }
 
-fn node(stack: &Stack, kubelet: &Path) -> Node {
+pub(super) fn node(stack: &Stack, kubelet: &Path) -> Node {
     Node::new(stack.daemon.clone(), settings(kubelet))
 }
 
@@ -124,14 +124,14 @@ pub(super) fn with_flags(flags: &[&str]) -> VolumeCapability {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test's own mounts")]
-fn run(program: &str, arguments: &[&str]) {
+pub(super) fn run(program: &str, arguments: &[&str]) {
     let status = Command::new(program).args(arguments).status().unwrap();
     assert!(status.success(), "{program} {arguments:?}: {status}");
 }
 
 /// Runs a test again, in a process with a mount namespace of its own; `true` in that process.
 #[expect(clippy::disallowed_methods, reason = "the test's own program, in another mount namespace")]
-fn in_own_mounts(test: &str) -> bool {
+pub(super) fn in_own_mounts(test: &str) -> bool {
     const INSIDE: &str = "BULKHEAD_TEST_OWN_MOUNTS";
     if std::env::var_os(INSIDE).is_some() {
         return true;
@@ -139,7 +139,7 @@ fn in_own_mounts(test: &str) -> bool {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private"]).arg(program);
-    let output = command.args(["--exact", &format!("tests::node::{test}"), "--nocapture"]).env(INSIDE, "1").output();
+    let output = command.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").output();
     let output = output.unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     if text.contains("Operation not permitted") {
@@ -153,7 +153,9 @@ fn in_own_mounts(test: &str) -> bool {
 
 #[tokio::test]
 async fn root_a_staged_volume_is_published_as_often_as_asked_and_repeated_calls_change_nothing() {
-    if !in_own_mounts("root_a_staged_volume_is_published_as_often_as_asked_and_repeated_calls_change_nothing") {
+    if !in_own_mounts(
+        "tests::node::root_a_staged_volume_is_published_as_often_as_asked_and_repeated_calls_change_nothing",
+    ) {
         return;
     }
     let mut host = Host::start().await;
@@ -191,7 +193,9 @@ async fn root_a_staged_volume_is_published_as_often_as_asked_and_repeated_calls_
 
 #[tokio::test]
 async fn root_mount_flags_are_those_of_the_capability_and_an_exclusive_volume_is_published_once() {
-    if !in_own_mounts("root_mount_flags_are_those_of_the_capability_and_an_exclusive_volume_is_published_once") {
+    if !in_own_mounts(
+        "tests::node::root_mount_flags_are_those_of_the_capability_and_an_exclusive_volume_is_published_once",
+    ) {
         return;
     }
     let host = Host::start().await;
@@ -220,7 +224,7 @@ async fn root_mount_flags_are_those_of_the_capability_and_an_exclusive_volume_is
 
 #[tokio::test]
 async fn root_paths_that_lead_elsewhere_and_what_is_in_the_way_are_refused() {
-    if !in_own_mounts("root_paths_that_lead_elsewhere_and_what_is_in_the_way_are_refused") {
+    if !in_own_mounts("tests::node::root_paths_that_lead_elsewhere_and_what_is_in_the_way_are_refused") {
         return;
     }
     let host = Host::start().await;
@@ -267,7 +271,7 @@ async fn root_paths_that_lead_elsewhere_and_what_is_in_the_way_are_refused() {
 
 #[tokio::test]
 async fn root_a_volume_that_is_gone_or_not_mounted_is_reported_and_can_be_unpublished() {
-    if !in_own_mounts("root_a_volume_that_is_gone_or_not_mounted_is_reported_and_can_be_unpublished") {
+    if !in_own_mounts("tests::node::root_a_volume_that_is_gone_or_not_mounted_is_reported_and_can_be_unpublished") {
         return;
     }
     let host = Host::start().await;
@@ -311,7 +315,7 @@ fn make_device(path: &str, dev: u64) {
 
 #[tokio::test]
 async fn root_another_program_s_mount_is_never_unmounted() {
-    if !in_own_mounts("root_another_program_s_mount_is_never_unmounted") {
+    if !in_own_mounts("tests::node::root_another_program_s_mount_is_never_unmounted") {
         return;
     }
     let host = Host::start().await;
@@ -341,7 +345,7 @@ async fn root_another_program_s_mount_is_never_unmounted() {
 
 #[tokio::test]
 async fn root_a_volume_that_is_deleted_behind_our_back_is_unpublished_and_unstaged() {
-    if !in_own_mounts("root_a_volume_that_is_deleted_behind_our_back_is_unpublished_and_unstaged") {
+    if !in_own_mounts("tests::node::root_a_volume_that_is_deleted_behind_our_back_is_unpublished_and_unstaged") {
         return;
     }
     let host = Host::start().await;
@@ -365,7 +369,7 @@ async fn root_a_volume_that_is_deleted_behind_our_back_is_unpublished_and_unstag
 
 #[tokio::test]
 async fn root_the_kubelet_s_directory_of_pods_can_be_a_mount_of_its_own() {
-    if !in_own_mounts("root_the_kubelet_s_directory_of_pods_can_be_a_mount_of_its_own") {
+    if !in_own_mounts("tests::node::root_the_kubelet_s_directory_of_pods_can_be_a_mount_of_its_own") {
         return;
     }
     let host = Host::start().await;
@@ -385,7 +389,7 @@ async fn root_the_kubelet_s_directory_of_pods_can_be_a_mount_of_its_own() {
 
 #[tokio::test]
 async fn root_a_published_volume_has_statistics_and_is_expanded() {
-    if !in_own_mounts("root_a_published_volume_has_statistics_and_is_expanded") {
+    if !in_own_mounts("tests::node::root_a_published_volume_has_statistics_and_is_expanded") {
         return;
     }
     let host = Host::start().await;
@@ -447,12 +451,12 @@ async fn what_a_request_to_the_node_lacks_is_named() {
         async move { refused(answer::<_>(node.node_stage_volume(Request::new(request))).await) }
     };
     let path = host.path("stage");
-    let block = VolumeCapability { access_type: Some(AccessType::Block(BlockVolume {})), ..writer() };
     for (id, path, capability, named) in [
         ("", path.as_str(), Some(writer()), "volume_id"),
         (&id, "", Some(writer()), "staging_target_path"),
         (&id, &path, None, "volume_capability"),
-        (&id, &path, Some(block), "volumeMode"),
+        (&id, &path, Some(block(Mode::SingleNodeWriter)), "a raw block device is requested, and the volume has ext4"),
+        (&id, &path, Some(block(Mode::SingleNodeReaderOnly)), "would not prevent writes"),
         (&id, &path, Some(capability(Mode::SingleNodeWriter, "xfs")), "xfs"),
         (&id, &path, Some(capability(Mode::MultiNodeMultiWriter, "")), "ReadWriteOnce"),
         (&id, &path, Some(with_flags(&["discard"])), "noexec"),

@@ -7,10 +7,10 @@ use bulkhead_core::model::{FsKind, IoLimit, Provision};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::{Bytes, Share};
 
-use super::{Mode, capability, map};
+use super::{Mode, block, capability, map};
+use crate::capability::Content;
 use crate::capacity::Range;
 use crate::parameters::Mutable;
-use crate::proto::volume_capability::{AccessType, BlockVolume};
 use crate::proto::{CapacityRange, VolumeCapability};
 use crate::{capability as capabilities, names, parameters, status};
 
@@ -72,7 +72,10 @@ fn parameters_are_read_and_those_of_kubernetes_are_ignored() {
         (Some("fast".parse().unwrap()), Some("500".parse::<Share>().unwrap()))
     );
     assert_eq!((read.provision, read.mount_options.suid, read.mount_options.dev), (Some(Provision::Full), true, false));
-    assert_eq!((read.mount_options_of_new().subdir, read.mount_options.subdir), (Some("data".parse().unwrap()), None));
+    assert_eq!(
+        (read.mount_options_of_new(Content::AnyFs).subdir, read.mount_options.subdir),
+        (Some("data".parse().unwrap()), None)
+    );
     assert_eq!(parameters::parse_mutable(&map(&[])), Ok(Mutable::default()));
 }
 
@@ -127,21 +130,28 @@ fn an_unknown_parameter_is_refused_with_the_most_similar_one() {
 }
 
 #[test]
-fn capabilities_of_one_node_with_a_file_system_are_accepted() {
+fn capabilities_of_one_node_are_accepted() {
     for mode in
         [Mode::SingleNodeWriter, Mode::SingleNodeReaderOnly, Mode::SingleNodeSingleWriter, Mode::SingleNodeMultiWriter]
     {
-        assert_eq!(capabilities::check(&[capability(mode, "")]), Ok(None));
-        assert_eq!(capabilities::check(&[capability(mode, "xfs")]), Ok(Some(FsKind::Xfs)));
+        assert_eq!(capabilities::check(&[capability(mode, "")]), Ok(Content::AnyFs));
+        assert_eq!(capabilities::check(&[capability(mode, "xfs")]), Ok(Content::Fs(FsKind::Xfs)));
     }
     let writer = |fs: &str| capability(Mode::SingleNodeWriter, fs);
-    let block = VolumeCapability { access_type: Some(AccessType::Block(BlockVolume {})), ..writer("") };
-    let refused: [&[VolumeCapability]; 8] = [
+    let raw = || block(Mode::SingleNodeWriter);
+    assert_eq!(capabilities::check(&[raw(), block(Mode::SingleNodeSingleWriter)]), Ok(Content::Raw));
+    assert_eq!(capabilities::check(&[writer(""), writer("xfs"), writer("")]), Ok(Content::Fs(FsKind::Xfs)));
+    let refused: [&[VolumeCapability]; 11] = [
         &[],
         &[capability(Mode::MultiNodeMultiWriter, "")],
         &[capability(Mode::Unknown, "")],
         &[writer("ntfs")],
-        &[block],
+        // Both at once, in each order.
+        &[raw(), writer("")],
+        &[writer("ext4"), raw()],
+        // A read-only bind mount of a node does not prevent writes.
+        &[block(Mode::SingleNodeReaderOnly)],
+        &[block(Mode::MultiNodeMultiWriter)],
         &[VolumeCapability { access_type: None, ..writer("") }],
         &[VolumeCapability { access_mode: None, ..writer("") }],
         &[writer("ext4"), writer("xfs")],

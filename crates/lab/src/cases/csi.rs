@@ -20,7 +20,13 @@ pub(super) const CASES: &[Case] = &[
     Case {
         name: "csi_sanity_thick",
         about: "the same on volumes of a volume group, without the specs that copy a volume",
-        run: |ctx| Box::pin(csi_sanity(ctx, "thick")),
+        run: |ctx| Box::pin(csi_sanity(ctx, "thick", "mount")),
+        ..CSI_SANITY
+    },
+    Case {
+        name: "csi_sanity_block",
+        about: "the same on raw volumes of a directory pool",
+        run: |ctx| Box::pin(csi_sanity(ctx, "file", "block")),
         ..CSI_SANITY
     },
     CSI_PARALLEL,
@@ -50,7 +56,7 @@ const CSI_SANITY: Case = Case {
     kernels: &[Kernel::V6_12],
     profile: PROFILE,
     limit: Duration::from_secs(900),
-    run: |ctx| Box::pin(csi_sanity(ctx, "file")),
+    run: |ctx| Box::pin(csi_sanity(ctx, "file", "mount")),
 };
 
 const CSI_PARALLEL: Case = Case {
@@ -116,8 +122,8 @@ async fn grpc_for_python(ctx: &Ctx) -> Result<String> {
     Ok(format!("PYTHONPATH={} LD_LIBRARY_PATH={}", modules.join(":"), libraries.join(":")))
 }
 
-/// On volumes of this kind of pool.
-async fn csi_sanity(ctx: &Ctx, kind: &str) -> Result<Outcome> {
+/// On volumes of this kind of pool, of this access type.
+async fn csi_sanity(ctx: &Ctx, kind: &str, access: &str) -> Result<Outcome> {
     match ctx.lab.go_tool(GoTool::CSI_SANITY).await {
         Ok(program) => ctx.machine.bring(&program).await?,
         Err(error) => return Ok(Outcome::Skipped(format!("{error:#}"))),
@@ -134,6 +140,7 @@ async fn csi_sanity(ctx: &Ctx, kind: &str) -> Result<Outcome> {
         &format!("--csi.endpoint={SOCKET}"),
         &format!("--csi.mountdir={KUBELET}/mount"),
         &format!("--csi.stagingdir={KUBELET}/staging"),
+        &format!("--csi.testvolumeaccesstype={access}"),
         &format!("--csi.testvolumesize={size}"),
         &format!("--csi.testvolumeexpandsize={expanded}"),
         "--csi.testvolumemutableparameters=/tmp/mutable.yaml",

@@ -36,7 +36,7 @@ pub(super) const SOAK: &[Case] = &[KUBERNETES, KUBERNETES_POSTGRES, KUBERNETES_R
 const KUBERNETES: Case = Case {
     name: "kubernetes",
     about: "a real Kubernetes runs the driver by its manifests with the upstream sidecars: pods of one node share a volume, with fsGroup, \
-            subPath and readOnly, whose I/O is charged to its tenant and not to them; it is expanded, modified, copied by a snapshot; \
+            subPath and readOnly, whose I/O is charged to its tenant and not to them; it is expanded, modified, copied by a snapshot; the device of a raw volume is written and grows; \
             kubelet, driver and daemon are restarted meanwhile, and nothing is left",
     kernels: &[Kernel::V6_12],
     profile: NODE,
@@ -88,6 +88,9 @@ const PODS: &str = include_str!("kubernetes/pods.yaml");
 /// A snapshot of the claim, and a pod with what is restored from it.
 const RESTORED: &str = include_str!("kubernetes/restored.yaml");
 
+/// A claim of a raw volume, and a pod with its device.
+const BLOCK: &str = include_str!("kubernetes/block.yaml");
+
 async fn kubernetes(ctx: &mut Ctx) -> Result<Outcome> {
     let cluster = match Cluster::start(ctx).await? {
         Ok(cluster) => cluster,
@@ -123,6 +126,7 @@ async fn live(ctx: &Ctx, cluster: &Cluster, daemon: Daemon) -> Result<Daemon> {
     change_volume(ctx, cluster, &volume).await?;
     let daemon = restart(ctx, cluster, &volume, daemon).await?;
     restore(ctx, cluster).await?;
+    use_device(ctx, cluster).await?;
     remove(ctx, cluster).await?;
     Ok(daemon)
 }
@@ -280,6 +284,32 @@ async fn restore(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// A pod writes to the device of a raw volume, which is charged and grows meanwhile.
+async fn use_device(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
+    cluster.apply(ctx, BLOCK).await?;
+    cluster.wait(ctx, "--for=condition=Ready pod/disk").await?;
+    let name = cluster.ask(ctx, "get pvc disk -o 'jsonpath={.spec.volumeName}'").await?.trim().to_owned();
+    let volume = format!("file/{name}");
+    let view = json(ctx, &["volume", "inspect", &volume]).await?;
+    ensure!(view["fs"] == "none" && view["accounting"]["way"] == "server", "{view}");
+    let write = "dd if=/dev/urandom of=/tmp/x bs=1M count=4 && dd if=/tmp/x of=/dev/xvda bs=1M conv=fsync";
+    let read = "dd if=/dev/xvda bs=1M count=4 | cmp - /tmp/x";
+    cluster.run(ctx, &format!("exec disk -- sh -c '{write} && {read}'")).await?;
+    let tenant = json(ctx, &["tenant", "inspect", &name]).await?;
+    ensure!(tenant["server_io"]["written_bytes"].as_u64() >= Some(4 << 20), "{tenant}");
+    let grow = value!({"spec": {"resources": {"requests": {"storage": "128Mi"}}}});
+    cluster.run(ctx, &format!("patch pvc disk -p '{grow}'")).await?;
+    cluster.wait(ctx, "--for=jsonpath='{.status.capacity.storage}'=128Mi pvc/disk").await?;
+    let size = cluster.run(ctx, &format!("exec disk -- sh -c 'blockdev --getsize64 /dev/xvda; {read}'")).await?;
+    ensure!(size.lines().any(|line| line.trim() == "134217728"), "the pod sees {size:?} bytes");
+    // Its loop device, by which it keeps the device, is the kubelet's business.
+    let over = ctx.machine.sh("losetup --list --noheadings --output BACK-FILE").await?;
+    ctx.log(format!("a pod has written to a device; loop devices: {:?}", over.trim()));
+    cluster.run(ctx, "delete pod disk").await?;
+    cluster.run(ctx, "delete pvc disk").await?;
+    Ok(())
+}
+
 /// Pods, claims and snapshots are deleted, and then the driver.
 async fn remove(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
     cluster.run(ctx, "delete pod writer reader restored").await?;
@@ -288,8 +318,10 @@ async fn remove(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
     cluster.run(ctx, "delete volumeattributesclass fsync-20ms").await?;
     cluster.wait(ctx, "--for=delete pv --all").await?;
     nothing_is_left(ctx).await?;
-    let mounts =
-        ctx.machine.sh("grep -E '/run/bulkhead/mnt/|csi.bulkhead.dev|kubernetes.io~csi' /proc/mounts || true").await?;
+    let mounts = ctx
+        .machine
+        .sh("grep -E '/run/bulkhead/mnt/|csi.bulkhead.dev|kubernetes.io~csi|volumeDevices' /proc/mounts || true")
+        .await?;
     ensure!(mounts.is_empty(), "mounts are left: {mounts}");
     cluster.run(ctx, "delete -k /tmp/kubernetes/snapshots").await?;
     let left = ctx.machine.sh("ls /var/lib/kubelet/plugins_registry /var/lib/kubelet/plugins/csi.bulkhead.dev").await?;

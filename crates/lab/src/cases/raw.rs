@@ -8,21 +8,33 @@ use super::host::{KINDS, PROFILE, has_ublk, json, kernel_is_silent, make_pools, 
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 
-pub(super) const CASES: &[Case] = &[Case {
+pub(super) const CASES: &[Case] = &[
+    VOLUME_RAW,
+    Case {
+        name: "volume_raw_others",
+        about: "the same as volume_raw, on thin pools as well; raw volumes are copied on file and thin pools, and are detached only when nothing has \
+                them open",
+        run: |ctx| Box::pin(volume_raw(ctx, &KINDS, true)),
+        ..VOLUME_RAW
+    },
+];
+
+const VOLUME_RAW: Case = Case {
     name: "volume_raw",
-    about: "raw volumes on file, thick and thin pools read as zeroes, are written by their tenant and charged to it, keep what is in them, grow, \
-            are copied, are detached only when nothing has them open, and leave nothing",
+    about: "raw volumes on file and thick pools read as zeroes, are written by their tenant and charged to it, keep what is in them, grow, and leave \
+            nothing",
     kernels: &[Kernel::V6_12],
     profile: PROFILE,
     limit: Duration::from_secs(600),
-    run: |ctx| Box::pin(volume_raw(ctx)),
-}];
+    run: |ctx| Box::pin(volume_raw(ctx, &["file", "thick"], false)),
+};
 
-async fn volume_raw(ctx: &mut Ctx) -> Result<Outcome> {
+/// On pools of these kinds; also copies, and whatever can have a device open.
+async fn volume_raw(ctx: &mut Ctx, kinds: &[&str], others: bool) -> Result<Outcome> {
     let ctx = &*ctx;
     let mut daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx, &KINDS).await?;
-    for kind in KINDS {
+    make_pools(ctx, kinds).await?;
+    for &kind in kinds {
         ctx.log(kind);
         let volume = format!("{kind}/v");
         let at = format!("/run/bulkhead/mnt/{kind}/v");
@@ -91,18 +103,18 @@ async fn volume_raw(ctx: &mut Ctx) -> Result<Outcome> {
         for word in ["check", "trim"] {
             refused(ctx, 8, &["raw volume"], &["volume", word, &volume]).await?;
         }
-        if kind == "thick" {
-            in_use(ctx, &volume, &at).await?;
-        } else {
-            copies(ctx, kind, &volume, &at).await?;
-            json(ctx, &["tenant", "set", "db", "--detach", &volume]).await?;
+        match (others, kind) {
+            (true, "thick") => in_use(ctx, &volume, &at).await?,
+            (true, _) => copies(ctx, kind, &volume, &at).await?,
+            (false, _) => {}
         }
+        json(ctx, &["tenant", "set", "db", "--detach", &volume]).await?;
         json(ctx, &["volume", "rm", &volume]).await?;
         json(ctx, &["tenant", "rm", "db"]).await?;
         let left = ctx.machine.sh(&format!("ls -A /run/bulkhead/mnt/{kind}; rm /run/sum")).await?;
         ensure!(left.is_empty(), "a node was left: {left}");
     }
-    unmake_pools(ctx, &KINDS).await?;
+    unmake_pools(ctx, kinds).await?;
     daemon.stop().await?;
     kernel_is_silent(ctx).await?;
     Ok(Outcome::Passed)

@@ -1,19 +1,23 @@
 //! Mount points that another program names, below one directory: those of an orchestrator's containers.
 //!
 //! Owns: resolving such a path without a symbolic link, a magic link or `..`, and without entering a container's volume; bind mounts
-//! there, and removing them. Does not: decide what is mounted where.
+//! there, and removing them, of directories and of the nodes of devices. Does not: decide what is mounted where.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use bulkhead_core::units::Bytes;
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, fstatvfs, mkdirat, open, openat2, statvfs, unlinkat};
+use bulkhead_core::units::{Bytes, DevNo};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, fstatvfs, mkdirat, open, openat, openat2, statvfs,
+    unlinkat,
+};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, UnmountFlags, open_tree};
 
 use super::{MountFlags, attach};
+use crate::block::dev_from_raw;
 use crate::raw;
 
 /// How each part of a path is resolved.
@@ -51,10 +55,22 @@ pub enum PlaceError {
         /// The path.
         path: PathBuf,
     },
-    /// A directory that is to be mounted on or removed contains files.
-    #[error("{path} is not empty: a mount would hide its files")]
+    /// What a device is to be bound to is not a file.
+    #[error("{path} is not a file, which the node of a device needs in its place")]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// What is to be bound as a device is none.
+    #[error("{path} is not the node of a block device")]
+    NotADevice {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A directory or file that is to be mounted on or removed contains something.
+    #[error("{path} is not empty: a mount would hide what is in it")]
     HasFiles {
-        /// The directory.
+        /// The directory or file.
         path: PathBuf,
     },
     /// The mount is in use.
@@ -190,6 +206,49 @@ impl Place {
         attach(tree.as_fd(), target.as_fd()).map_err(|errno| self.failed("mount on", errno.into()))
     }
 
+    /// Creates an empty file if it is missing, and binds the node of a block device there. The device itself is not opened.
+    ///
+    /// # Errors
+    /// [`PlaceError::Link`]; [`PlaceError::NotAFile`] for a directory in the way, [`PlaceError::HasFiles`] for a file with content;
+    /// [`PlaceError::NotADevice`] or [`PlaceError::Failed`].
+    pub fn bind_device(&self, from: &Path) -> Result<(), PlaceError> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(&self.parent, &self.name, flags, Mode::from_raw_mode(0o600)) {
+            Ok(_) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(self.failed("create", errno.into())),
+        }
+        let target = self.open().map_err(|errno| unreachable(&self.path, errno))?;
+        self.check_empty_file(&target)?;
+        let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_NO_AUTOMOUNT;
+        let tree = open_tree(CWD, from, clone | OpenTreeFlags::AT_SYMLINK_NOFOLLOW)
+            .map_err(|errno| PlaceError::Failed { path: from.to_owned(), step: "bind", source: errno.into() })?;
+        if block_device(&tree).is_none() {
+            return Err(PlaceError::NotADevice { path: from.to_owned() });
+        }
+        attach(tree.as_fd(), target.as_fd()).map_err(|errno| self.failed("mount on", errno.into()))
+    }
+
+    /// The device whose node is there; `None` if there is none.
+    #[must_use]
+    pub fn device(&self) -> Option<DevNo> {
+        self.open().ok().and_then(|found| block_device(&found))
+    }
+
+    fn check_empty_file(&self, found: &OwnedFd) -> Result<(), PlaceError> {
+        let stat = fstat(found).map_err(|errno| self.failed("examine", errno.into()))?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile if stat.st_size == 0 => Ok(()),
+            FileType::RegularFile => Err(PlaceError::HasFiles { path: self.path.clone() }),
+            FileType::Symlink => Err(PlaceError::Link { path: self.path.clone() }),
+            _ => Err(PlaceError::NotAFile { path: self.path.clone() }),
+        }
+    }
+
+    /// What is there, which is not opened itself.
+    fn open(&self) -> Result<OwnedFd, Errno> {
+        openat2(&self.parent, &self.name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), NO_LINKS)
+    }
+
     /// Unmounts the topmost mount there, never lazily.
     ///
     /// # Errors
@@ -203,12 +262,16 @@ impl Place {
         })
     }
 
-    /// Removes the directory, which must be empty and not be mounted on. Succeeds if there is none.
+    /// Removes the directory, or the file below a device's node, which must be empty and not be mounted on. Succeeds if there is none.
     ///
     /// # Errors
-    /// [`PlaceError::HasFiles`], [`PlaceError::NotADirectory`] or [`PlaceError::Failed`].
+    /// [`PlaceError::HasFiles`], [`PlaceError::NotADirectory`], [`PlaceError::Busy`] or [`PlaceError::Failed`].
     pub fn remove(&self) -> Result<(), PlaceError> {
-        match unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR) {
+        let removed = match self.open() {
+            Ok(found) if self.check_empty_file(&found).is_ok() => unlinkat(&self.parent, &self.name, AtFlags::empty()),
+            _ => unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR),
+        };
+        match removed {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(Errno::NOTEMPTY) => Err(PlaceError::HasFiles { path: self.path.clone() }),
             Err(Errno::BUSY) => Err(PlaceError::Busy { path: self.path.clone() }),
@@ -234,6 +297,12 @@ impl Place {
     fn failed(&self, step: &'static str, source: io::Error) -> PlaceError {
         PlaceError::Failed { path: self.path.clone(), step, source }
     }
+}
+
+/// The number of a block device whose node is open.
+fn block_device(node: &OwnedFd) -> Option<DevNo> {
+    let stat = fstat(node).ok()?;
+    (FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice).then(|| dev_from_raw(stat.st_rdev))
 }
 
 fn unreachable(path: &Path, errno: Errno) -> PlaceError {

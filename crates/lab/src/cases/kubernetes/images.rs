@@ -24,7 +24,7 @@ image() {
 /// Imports the image of a pod's sandbox, `lab/pause:1`, and one with a shell and a few commands: `lab/box:1`, and as tutorials call it.
 pub(super) async fn import_box(ctx: &Ctx) -> Result<()> {
     let root = "mkdir -p /tmp/box/bin; cp /usr/bin/busybox /tmp/box/bin/; \
-                for n in sh cat sleep sync mv df id stat dd rm mkdir date; do ln -s busybox /tmp/box/bin/$n; done";
+                for n in sh cat sleep sync mv df id stat dd rm mkdir date cmp blockdev; do ln -s busybox /tmp/box/bin/$n; done";
     let images = "image lab/pause:1 '[\"/bin/sleep\", \"1000000\"]' /tmp/box; image lab/box:1 '[\"/bin/sh\", \"-c\"]' /tmp/box; \
                   image docker.io/library/busybox:1.37 '[]' /tmp/box; rm -r /tmp/box";
     ctx.machine.sh_within(&format!("{IMAGE}{root}\n{images}"), LIMIT).await.map(drop)
