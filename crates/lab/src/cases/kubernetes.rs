@@ -36,8 +36,9 @@ pub(super) const SOAK: &[Case] = &[KUBERNETES, KUBERNETES_POSTGRES, KUBERNETES_R
 const KUBERNETES: Case = Case {
     name: "kubernetes",
     about: "a real Kubernetes runs the driver by its manifests with the upstream sidecars: pods of one node share a volume, with fsGroup, \
-            subPath and readOnly, whose I/O is charged to its tenant and not to them; it is expanded, modified, copied by a snapshot; the device of a raw volume is written and grows; \
-            kubelet, driver and daemon are restarted meanwhile, and nothing is left",
+            subPath and readOnly, whose I/O is charged to its tenant and not to them; it is expanded, modified, copied by a snapshot; the device \
+            of a raw volume is written and grows; kubelet and daemon are restarted meanwhile, the driver is upgraded and rolled back, and nothing \
+            is left",
     kernels: &[Kernel::V6_12],
     profile: NODE,
     limit: Duration::from_secs(3600),
@@ -84,6 +85,9 @@ const SIDECARS: [&str; 3] = ["csi-provisioner", "csi-resizer", "csi-snapshotter"
 
 /// A claim, two pods of one node that use it, a writer that is not root and a reader, and a class with a promise.
 const PODS: &str = include_str!("kubernetes/pods.yaml");
+
+/// A claim `NAME`, and a pod of that name that uses it.
+const ROLLED: &str = include_str!("kubernetes/rolled.yaml");
 
 /// A snapshot of the claim, and a pod with what is restored from it.
 const RESTORED: &str = include_str!("kubernetes/restored.yaml");
@@ -251,26 +255,49 @@ async fn change_volume(ctx: &Ctx, cluster: &Cluster, volume: &Volume) -> Result<
     volume.keeps_writing(ctx, "the pod writes to the changed volume").await
 }
 
-/// Kubelet, driver and daemon are restarted while the pod writes.
+/// Kubelet and daemon are restarted, and the driver is upgraded, while the pod writes.
 async fn restart(ctx: &Ctx, cluster: &Cluster, volume: &Volume, daemon: Daemon) -> Result<Daemon> {
     cluster.restart_kubelet(ctx).await?;
     volume.keeps_writing(ctx, "the pod writes after a restart of the kubelet").await?;
 
-    // As an update does: the pod is deleted, and another one started.
-    let drivers = "-n bulkhead get pods -l app.kubernetes.io/name=bulkhead-csi -o 'jsonpath={.items[*].metadata.uid}'";
-    let old = cluster.ask(ctx, drivers).await?;
-    cluster.run(ctx, "-n bulkhead delete pod -l app.kubernetes.io/name=bulkhead-csi").await?;
-    volume.keeps_writing(ctx, "the pod writes without a driver").await?;
-    cluster.rolled_out(ctx, "-n bulkhead daemonset/bulkhead-csi").await?;
-    ensure!(cluster.ask(ctx, drivers).await? != old, "the driver's pod is the same");
+    upgrade(ctx, cluster, volume).await?;
     daemon.kill().await?;
     let daemon = start_daemon(ctx, &[]).await?;
     volume.keeps_writing(ctx, "the pod writes after a restart of the daemon").await?;
     let restarts =
         cluster.ask(ctx, "get pods -o 'jsonpath={.items[*].status.containerStatuses[*].restartCount}'").await?;
     ensure!(restarts.trim() == "0 0", "containers were restarted: {restarts}");
-    ctx.log("kubelet, driver and daemon were restarted");
+    ctx.log("kubelet and daemon were restarted");
     Ok(daemon)
+}
+
+/// The DaemonSet is upgraded, and rolled back, while the pod writes: each time another pod with a claim of its own is made, which the old or
+/// the new driver serves, and the one before is deleted.
+async fn upgrade(ctx: &Ctx, cluster: &Cluster, volume: &Volume) -> Result<()> {
+    const DRIVER: &str = "-n bulkhead get pods -l app.kubernetes.io/name=bulkhead-csi -o \
+                          'jsonpath={.items[*].spec.containers[?(@.name==\"driver\")].image}'";
+    images::import_driver(ctx, "bulkhead-csi:next").await?;
+    let first = cluster.ask(ctx, DRIVER).await?;
+    let rollouts = [
+        ("set image daemonset/bulkhead-csi driver=bulkhead-csi:next", "bulkhead-csi:next"),
+        ("rollout undo daemonset/bulkhead-csi", first.trim()),
+    ];
+    for (n, (rollout, image)) in rollouts.into_iter().enumerate() {
+        cluster.run(ctx, &format!("-n bulkhead {rollout}")).await?;
+        cluster.apply(ctx, &ROLLED.replace("NAME", &format!("rolled-{n}"))).await?;
+        if n > 0 {
+            cluster.run(ctx, &format!("delete --wait=false pod/rolled-{0} pvc/rolled-{0}", n - 1)).await?;
+        }
+        volume.keeps_writing(ctx, "the pod writes during the upgrade").await?;
+        cluster.rolled_out(ctx, "-n bulkhead daemonset/bulkhead-csi").await?;
+        let serving = cluster.ask(ctx, DRIVER).await?;
+        ensure!(serving.trim() == image, "{serving:?} serves after the rollout of {image}");
+        cluster.wait(ctx, &format!("--for=condition=Ready pod/rolled-{n}")).await?;
+    }
+    cluster.run(ctx, "delete --ignore-not-found pod/rolled-0 pod/rolled-1 pvc/rolled-0 pvc/rolled-1").await?;
+    volume.keeps_writing(ctx, "the pod writes after the upgrade").await?;
+    ctx.log("the driver was upgraded and rolled back");
+    Ok(())
 }
 
 /// A snapshot is a volume of its own, restored for another pod.

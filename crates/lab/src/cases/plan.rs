@@ -94,7 +94,7 @@ async fn costs(ctx: &mut Ctx) -> Result<Outcome> {
 const LOADS: [(&str, &str); 3] = [
     ("durable", "--rw=randwrite --bs=4k --fdatasync=1 --ioengine=psync --numjobs=2"),
     ("direct", "--rw=randread --bs=16k --direct=1 --ioengine=psync --numjobs=3"),
-    ("cached", "--rw=randread --bs=4k --ioengine=psync --numjobs=1 --thinktime=50000"),
+    ("cached", "--rw=randread --bs=4k --ioengine=psync --numjobs=1 --invalidate=0 --thinktime=50000"),
 ];
 
 async fn profile(ctx: &mut Ctx) -> Result<Outcome> {
