@@ -319,8 +319,8 @@ async fn use_device(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
     let volume = format!("file/{name}");
     let view = json(ctx, &["volume", "inspect", &volume]).await?;
     ensure!(view["fs"] == "none" && view["accounting"]["way"] == "server", "{view}");
-    let write = "dd if=/dev/urandom of=/tmp/x bs=1M count=4 && dd if=/tmp/x of=/dev/xvda bs=1M conv=fsync";
-    let read = "dd if=/dev/xvda bs=1M count=4 | cmp - /tmp/x";
+    let write = "dd if=/dev/urandom of=/x bs=1M count=4 && dd if=/x of=/dev/xvda bs=1M conv=fsync";
+    let read = "dd if=/dev/xvda bs=1M count=4 | cmp - /x";
     cluster.run(ctx, &format!("exec disk -- sh -c '{write} && {read}'")).await?;
     let tenant = json(ctx, &["tenant", "inspect", &name]).await?;
     ensure!(tenant["server_io"]["written_bytes"].as_u64() >= Some(4 << 20), "{tenant}");

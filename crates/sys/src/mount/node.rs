@@ -88,11 +88,14 @@ pub fn unbind_node(roots: &Roots, target: &Path) -> Result<bool, MountError> {
     }
 }
 
-/// Where else in a mount table the node that is bound at a path is bound.
+/// Where else in a mount table the node that is bound at a path is bound. Mounts that came along when the directories above it were bound
+/// elsewhere, as for a chroot environment, are omitted: unmounting propagates to them.
 #[must_use]
 pub fn other_binds(table: &[MountInfo], target: &Path) -> Vec<PathBuf> {
     let Some(found) = table.iter().rfind(|mount| mount.mount_point == target) else { return Vec::new() };
-    let is_other = |mount: &&MountInfo| is_same_node(mount, found) && mount.mount_point != target;
+    let below_root = target.strip_prefix("/").unwrap_or(target);
+    let came_along = |mount: &MountInfo| mount.mount_point.ends_with(below_root);
+    let is_other = |mount: &&MountInfo| is_same_node(mount, found) && !came_along(mount);
     table.iter().filter(is_other).map(|mount| mount.mount_point.clone()).collect()
 }
 

@@ -389,6 +389,12 @@ fn root_a_node_is_bound_replaced_and_found_elsewhere() {
         let tid = u32::try_from(gettid().as_raw_nonzero().get()).unwrap();
         let table = || mountinfo_of(&roots, tid).unwrap();
         assert_eq!(other_binds(&table(), &target), [again.as_path()]);
+        let chroot = base.join("chroot").join(target.strip_prefix("/").unwrap());
+        fs::create_dir_all(chroot.parent().unwrap()).unwrap();
+        fs::write(&chroot, "").unwrap();
+        bind(&target, &chroot, false).unwrap();
+        assert_eq!(other_binds(&table(), &target), [again.as_path()], "it came along with the directories above");
+        unmount(&chroot).unwrap();
         unmount_other_binds(&table(), &target).unwrap();
         assert_eq!((other_binds(&table(), &target).len(), mount_at(&again)), (0, None));
         assert!(mount_at(&else_).is_some() && mount_at(&target).is_some());
