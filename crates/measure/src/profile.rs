@@ -54,10 +54,14 @@ pub fn run(request: &Request, on_window: &mut dyn FnMut(u64)) -> Result<Profile>
             break;
         }
     }
-    let profile = demand::profile(&windows);
-    let Some(profile) = profile else {
+    let Some(mut profile) = demand::profile(&windows) else {
         bail!("{}: it was idle: it used neither processor nor device", request.cgroup);
     };
+    if !watcher.sees_calls() {
+        profile.notes.push(
+            "fsyncs are seen on ext4 alone: the kernel has no tracepoints of system calls, or tracefs is not mounted",
+        );
+    }
     Ok(profile)
 }
 

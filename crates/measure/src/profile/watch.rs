@@ -65,6 +65,11 @@ impl Watcher {
         Ok(watcher)
     }
 
+    /// As [`Profiler::sees_calls`].
+    pub(super) fn sees_calls(&self) -> bool {
+        self.profiler.sees_calls()
+    }
+
     /// Cgroups and threads of the container.
     fn find_members(&mut self) -> Result<()> {
         let (own, below) = (self.path.to_string(), format!("{}/", self.path));

@@ -3,6 +3,7 @@
 //! Owns: loading them, which cgroups they count, and their counters. Does not: interpret these.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 
 use bulkhead_core::observe::record::CgroupId;
 use bulkhead_core::units::DevNo;
@@ -51,6 +52,7 @@ pub struct Profiler {
     demands: MapHandle,
     durables: MapHandle,
     known: BTreeSet<CgroupId>,
+    sees_calls: bool,
     _object: Object,
 }
 
@@ -81,18 +83,29 @@ impl Profiler {
             object.load()
         };
         let object = load().map_err(|source| BpfError::Load { hint: hint(&source), source })?;
-        let mut links = Vec::new();
+        let (mut links, mut sees_calls) = (Vec::new(), true);
         for program in object.progs_mut().filter(|program| program.autoload()) {
-            let attach_error =
-                |source| BpfError::Attach { program: program.name().to_string_lossy().into_owned(), source };
-            links.push(program.attach().map_err(attach_error)?);
+            match program.attach() {
+                Ok(link) => links.push(link),
+                Err(_) if is_on_call(program.section()) => sees_calls = false,
+                Err(source) => {
+                    let program = program.name().to_string_lossy().into_owned();
+                    return Err(BpfError::Attach { program, source });
+                }
+            }
         }
         let map = |name: &'static str| {
             let map = object.maps().find(|map| map.name() == name).expect("the object has its own maps");
             MapHandle::try_from(&map).map_err(|source| BpfError::Map { map: name, source })
         };
         let (members, demands, durables) = (map("members")?, map("demands")?, map("durables")?);
-        Ok(Self { _links: links, members, demands, durables, known: BTreeSet::new(), _object: object })
+        Ok(Self { _links: links, members, demands, durables, known: BTreeSet::new(), sees_calls, _object: object })
+    }
+
+    /// Whether fsyncs are seen on all file systems. Without tracepoints of system calls, or without tracefs, they are on ext4 alone.
+    #[must_use]
+    pub fn sees_calls(&self) -> bool {
+        self.sees_calls
     }
 
     /// Counts these cgroups and no others from now on.
@@ -144,4 +157,8 @@ impl Profiler {
         let raw = value.and_then(|bytes| read::<durable>(&bytes));
         Ok(raw.map(|raw| Durables { calls: raw.calls, ns: raw.ns, commits: raw.commits }).unwrap_or_default())
     }
+}
+
+fn is_on_call(section: &OsStr) -> bool {
+    section.as_encoded_bytes().starts_with(b"tracepoint/syscalls/")
 }
