@@ -16,6 +16,7 @@ use bulkhead_sys::roots::Roots;
 use crate::args::ProfileArgs;
 use crate::demo::{cannot_write, fault};
 use crate::output::{Output, block};
+use crate::parse::invalid;
 use crate::progress::Steps;
 
 /// Watches a container, and prints what it demands.
@@ -25,6 +26,10 @@ use crate::progress::Steps;
 pub(crate) fn run(args: &ProfileArgs, output: &Output) -> Result<(), Fault> {
     let limit = Duration::from_secs(args.seconds);
     let cgroup = find::cgroup(&Roots::host(), &args.target)?;
+    if cgroup.is_root() {
+        let cause = "it is in the root cgroup, which is no container";
+        return Err(invalid(format!("container {:?}", args.target), cause));
+    }
     let cancel = Cancel::new();
     cancel.on_signals().map_err(|error| fault("profile", error))?;
     let mut steps = Steps::new("profile", "{prefix} {bar:24} {elapsed} of at most {len} s {msg}", output);

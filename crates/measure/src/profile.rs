@@ -17,9 +17,13 @@ pub use self::demand::{Figure, Operation, Profile};
 use self::watch::Watcher;
 use crate::cgroup_run::{Cancel, wait_until};
 
-/// Length of a window, and how often the states of threads are sampled in it.
+/// Length of a window.
 const WINDOW: Duration = Duration::from_secs(5);
+/// Mean time between two samples of the states of threads. They are not equally far apart: a load of that period would be met at the same point
+/// each time.
 const SAMPLE: Duration = Duration::from_millis(100);
+/// Fractional parts of its multiples are spread evenly: the golden ratio.
+const SPREAD: f64 = 0.618_033_988_75;
 /// Fewest windows: the interval of fewer says little.
 const MIN_WINDOWS: usize = 6;
 
@@ -67,10 +71,11 @@ pub fn run(request: &Request, on_window: &mut dyn FnMut(u64)) -> Result<Profile>
 
 fn window(watcher: &mut Watcher, end: Instant, cancel: &Cancel) -> Result<Window> {
     watcher.begin()?;
-    let mut next = Instant::now();
+    let (mut next, mut part) = (Instant::now(), 0.0f64);
     while next < end {
         watcher.sample();
-        next += SAMPLE;
+        part = (part + SPREAD).fract();
+        next += SAMPLE.mul_f64(0.5 + part);
         wait_until(next.min(end), cancel)?;
     }
     watcher.end().context("the container cannot be watched")

@@ -87,7 +87,7 @@ impl Operation {
         match self {
             Self::DurableWrite => window.durables as f64,
             Self::Call => window.calls as f64,
-            Self::Request => window.requested.values().map(|it| it.requests as f64).sum(),
+            Self::Request => window.requested.values().map(|it| it.requests).sum::<u64>() as f64,
             Self::CpuMillisecond => window.cpu_seconds * 1e3,
         }
     }
