@@ -115,7 +115,7 @@ impl<'a> Network<'a> {
                 (_, true) => &mut visits.writes,
                 (_, false) => &mut visits.reads,
             };
-            part.add(n, service, spread, self.device(index).variation);
+            part.add(n, service, spread);
         }
         visits.cpu = demand.cpu_seconds + requests_of(&self.loads[index], miss) * self.device(index).cpu_us / 1e6;
         visits
@@ -135,7 +135,7 @@ impl<'a> Network<'a> {
         (seconds + wait, wait)
     }
 
-    /// What a request finds more of those of its own load in service than others do, for each operation per second and by their `rest`. The less
+    /// What a request finds more of those of its own load in service than others do, by the sum of their squared times. The less
     /// time a client spends away from the device, the sooner it is back after the next one's service has begun: with constant times, then all
     /// of that is to come.
     fn early(&self, index: usize) -> f64 {
@@ -144,7 +144,7 @@ impl<'a> Network<'a> {
         let waits = visits.reads.n * state.waits.reads + visits.writes.n * state.waits.writes;
         let cycle = self.loads[index].demand.clients / state.per_s;
         let there = occupies / (cycle - waits).max(occupies).max(f64::MIN_POSITIVE);
-        state.per_s * there * (1.0 - variation).max(0.0) / (1.0 + variation)
+        state.per_s * there * (1.0 - variation).max(0.0) / 2.0
     }
 
     /// The waits of a load's requests. Its own customers meet themselves less often than others do, and its commits never meet each other.
@@ -152,11 +152,11 @@ impl<'a> Network<'a> {
         self.waits_for(index, |_, _, _| {})
     }
 
-    /// The variances of these waits, seconds squared.
-    fn wait_variances(&self, index: usize) -> Waits {
+    /// These waits, and their variances, seconds squared.
+    fn waits_and_variances(&self, index: usize) -> (Waits, Waits) {
         let variation = self.device(index).variation;
         let mut variances = Waits::default();
-        self.waits_for(index, |load, most, waits| {
+        let waits = self.waits_for(index, |load, most, waits| {
             let visits = &self.visits[load];
             let parts = [visits.reads, visits.writes, visits.back];
             let occupies: f64 = parts.iter().map(|part| part.occupies).sum();
@@ -165,7 +165,7 @@ impl<'a> Network<'a> {
             let one = if occupies > 0.0 { squares / occupies } else { visits.durable.occupies };
             variances = variances.map(waits, |sum, wait| sum + wait_variance(wait, one, variation, most));
         });
-        variances
+        (waits, variances)
     }
 
     /// The waits, and what each load adds to them: its index, and how many of its requests there are at most.
@@ -177,8 +177,8 @@ impl<'a> Network<'a> {
         let seen = 1.0 - 1.0 / demand.clients;
         let groups = demand.durable.as_ref().is_some_and(|durable| durable.is_shared) || self.host.is_journal_shared;
         let early = self.early(index);
-        let own_reads = seen * (own.reads + early * visits.reads.rest);
-        let own_writes = seen * (own.writes + early * visits.writes.rest);
+        let own_reads = seen * (own.reads + early * visits.reads.squares);
+        let own_writes = seen * (own.writes + early * visits.writes.squares);
         let own_syncs = if groups { 0.0 } else { seen * own.syncs };
         let own_back = (1.0 - 1.0 / WRITE_BACK_DEPTH) * own.back;
         let mut waits = Waits {
@@ -281,17 +281,14 @@ impl<'a> Network<'a> {
         // Written back as fast as that many requests at a time allow, and no faster.
         let throttle = (demand.clients * visits.back.seconds(waits.back) / WRITE_BACK_DEPTH - cycle).max(0.0);
         let per_s = demand.clients / (cycle + throttle).max(1e-9);
-        let links = self.links(index, fsync);
+        let (links, variation) = (self.links(index, fsync), self.device(index).variation);
         State {
             per_s,
             cpu: per_s * cpu,
-            reads: per_s * visits.reads.work(waits.reads),
-            writes: per_s * visits.writes.work(waits.writes),
-            back: (per_s * visits.back.work(waits.back)).min(WRITE_BACK_DEPTH * visits.back.mean()),
-            syncs: per_s
-                * links
-                * visits.durable.occupies
-                * (visits.durable.rest(self.device(index).variation) + waits.syncs),
+            reads: per_s * visits.reads.work(waits.reads, variation),
+            writes: per_s * visits.writes.work(waits.writes, variation),
+            back: (per_s * visits.back.work(waits.back, variation)).min(WRITE_BACK_DEPTH * visits.back.mean()),
+            syncs: per_s * links * visits.durable.occupies * (visits.durable.rest(variation) + waits.syncs),
             throttle,
             reading: per_s * visits.reads.occupies,
             writing: per_s * (visits.writes.occupies + visits.back.occupies + links * visits.durable.occupies),
@@ -320,10 +317,10 @@ impl<'a> Network<'a> {
 
     fn achieved(&self, index: usize, cpu_used: f64, device_used: f64) -> Achieved {
         let demand = self.loads[index].demand;
-        let (visits, waits, state) = (&self.visits[index], self.waits(index), &self.states[index]);
+        let (visits, state, variation) = (&self.visits[index], &self.states[index], self.device(index).variation);
+        let (waits, variances) = self.waits_and_variances(index);
         let fsync = self.fsync(index, &waits);
         let (cpu, cpu_wait) = self.cpu(index);
-        let (variances, variation) = (self.wait_variances(index), self.device(index).variation);
         let reads = visits.reads.seconds(waits.reads);
         let writes = visits.writes.seconds(waits.writes);
         let mut mean = cpu + reads + writes + state.throttle;

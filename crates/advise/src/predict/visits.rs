@@ -14,19 +14,16 @@ pub(super) struct Part {
     pub(super) delay: f64,
     /// Sum of the squares of `occupies`.
     pub(super) squares: f64,
-    /// What those who arrive meanwhile still wait for, on average.
-    pub(super) rest: f64,
     /// Variance of their number.
     pub(super) spread: f64,
 }
 
 impl Part {
-    pub(super) fn add(&mut self, n: f64, service: Service, spread: f64, variation: f64) {
+    pub(super) fn add(&mut self, n: f64, service: Service, spread: f64) {
         self.n += n;
         self.occupies += n * service.occupies;
         self.delay += n * service.delay;
         self.squares += n * service.occupies * service.occupies;
-        self.rest += n * service.rest(variation) * service.occupies;
         self.spread += spread;
     }
 
@@ -35,9 +32,9 @@ impl Part {
         if self.n > 0.0 { self.occupies / self.n } else { 0.0 }
     }
 
-    /// Work of them at the device on average, for each that arrives per second; each waits.
-    pub(super) fn work(&self, wait: f64) -> f64 {
-        self.rest + self.occupies * wait
+    /// Work of them at the device on average, for each that arrives per second, if their times vary that much; each waits.
+    pub(super) fn work(&self, wait: f64, variation: f64) -> f64 {
+        self.squares * (1.0 + variation) / 2.0 + self.occupies * wait
     }
 
     /// Whole time of all of them, if each waits.
