@@ -20,7 +20,7 @@ use bulkhead_core::cgroup::CgroupPath;
 use rustix::io::Errno;
 
 pub use self::error::CgroupError;
-pub use self::events::{freeze, is_frozen, is_populated, kill_all, thaw};
+pub use self::events::{freeze, is_frozen, is_populated, keyed, kill_all, thaw};
 pub use self::ids::{all_ids, io_weights};
 pub use self::iostat::{IoLimits, IoStat, io_limits, io_stat, io_waited, parse_io_stat};
 pub use self::mode::{Mode, controllers, mode, v2_root};

@@ -74,7 +74,7 @@ impl Workload {
     }
 
     /// What a copy demands, by its run alone.
-    pub(super) fn demand(&self, alone: &Measured, costs: &DeviceCosts) -> Fitted {
+    fn demand(&self, alone: &Measured, costs: &DeviceCosts) -> Fitted {
         let requests = |(access, bytes, purpose)| Requests { access, bytes, per_operation: 1.0, purpose };
         let is_cached = self.kind == LoadKind::CachedRead;
         // Each operation of the others makes one, a durable write or a direct request.
@@ -100,10 +100,21 @@ impl Workload {
     }
 }
 
-/// A demand, and how near the prediction of one copy was without its correction.
-pub(super) fn fitted_words(fitted: &Fitted) -> Result<String> {
-    let demand = serde_json::to_string(&fitted.demand)?;
-    Ok(format!("predicted alone {:.2} of measured, corrected {:.2}; demand {demand}", fitted.without, fitted.with))
+/// What a copy demands, by its run alone in a round; a note of the experiment says how near the prediction of one copy was.
+pub(super) fn note_demand(
+    frame: &mut Frame<'_, '_>,
+    number: u32,
+    workload: &Workload,
+    alone: &Measured,
+    costs: &DeviceCosts,
+) -> Result<Demand> {
+    let Fitted { demand, without, with } = workload.demand(alone, costs);
+    frame.experiment.notes.push(format!(
+        "round {number}: {}: predicted alone {without:.2} of measured, corrected {with:.2}; demand {}",
+        workload.name,
+        serde_json::to_string(&demand)?
+    ));
+    Ok(demand)
 }
 
 /// What requests cost on the shared volume, measured on a file of its own.
@@ -220,9 +231,6 @@ fn run_copies(
 /// Memory of all tenants that is not page cache; 0 without the memory controller.
 fn anonymous(roots: &Roots) -> Result<Bytes> {
     let Ok(text) = cgroup::read(roots, &slices::root(), "memory.stat") else { return Ok(Bytes(0)) };
-    let of = |key: &str| -> u64 {
-        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
-        line.and_then(|value| value.parse().ok()).unwrap_or(0)
-    };
+    let of = |key: &str| cgroup::keyed(&text, key).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
     Ok(Bytes(of("anon") + of("kernel")))
 }

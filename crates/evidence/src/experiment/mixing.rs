@@ -10,7 +10,7 @@ use bulkhead_measure::experiment::{Choice, Extent, Frame, Method, OnProgress, Op
 use bulkhead_measure::layout::{Bench, Controller};
 use bulkhead_measure::result::{Cell, Experiment, Round};
 
-use super::copies::{SECONDS, WARM_UP, WORKLOADS, Workload, fitted_words, measure, measure_costs, predicted};
+use super::copies::{SECONDS, WARM_UP, WORKLOADS, Workload, measure, measure_costs, note_demand, predicted};
 use crate::additions::add_tenants;
 use crate::figure as f;
 
@@ -82,9 +82,7 @@ fn rounds(frame: &mut Frame<'_, '_>, bench: &Bench, plans: &[Plan], costs: &Devi
                 set_figure(&mut round, f::P99_MS, measured.p99_ms);
                 set_figure(&mut round, f::CPU_US_PER_IO, measured.cpu_seconds * 1e6);
                 set_figure(&mut round, f::DEVICE_BUSY_PCT, measured.busy_pct);
-                let fitted = one.demand(&measured, costs);
-                frame.experiment.notes.push(format!("round {number}: {}: {}", one.name, fitted_words(&fitted)?));
-                known.push((one.name, fitted.demand, measured.per_s[0]));
+                known.push((one.name, note_demand(frame, number, one, &measured, costs)?, measured.per_s[0]));
                 frame.finish(index, round)?;
                 continue;
             };

@@ -15,7 +15,7 @@ use bulkhead_measure::experiment::{
 use bulkhead_measure::layout::{Bench, Controller};
 use bulkhead_measure::result::{Cell, Experiment, Round};
 
-use super::copies::{SECONDS, WARM_UP, WORKLOADS, Workload, fitted_words, measure, measure_costs, predicted};
+use super::copies::{SECONDS, WARM_UP, WORKLOADS, Workload, measure, measure_costs, note_demand, predicted};
 use crate::additions::add_tenants;
 use crate::figure as f;
 
@@ -107,9 +107,7 @@ fn rounds(frame: &mut Frame<'_, '_>, bench: &Bench, plans: &[(Workload, u32)], c
             set_figure(&mut round, f::DEVICE_READS_PER_OP, measured.reads);
             set_figure(&mut round, f::DEVICE_BUSY_PCT, measured.busy_pct);
             if *copies == 1 {
-                let fitted = workload.demand(&measured, costs);
-                frame.experiment.notes.push(format!("round {number}: {}: {}", workload.name, fitted_words(&fitted)?));
-                demand = Some((workload.name, fitted.demand));
+                demand = Some((workload.name, note_demand(frame, number, workload, &measured, costs)?));
             }
             frame.finish(index, round)?;
         }

@@ -10,8 +10,8 @@ use bulkhead_core::observe::record::CgroupId;
 use bulkhead_core::units::Bytes;
 use bulkhead_formats::servers;
 use bulkhead_sys::bpf::profile::{Asked, Durables, Profiler};
-use bulkhead_sys::cgroup;
 use bulkhead_sys::roots::Roots;
+use bulkhead_sys::{cgroup, process};
 
 use super::demand::{Kind, Requested, Window};
 
@@ -61,7 +61,7 @@ impl Watcher {
             threads: Vec::new(),
         };
         watcher.find_members()?;
-        watcher.processes = watcher.read_processes().into_iter().collect();
+        watcher.processes = watcher.read_processes();
         Ok(watcher)
     }
 
@@ -139,8 +139,8 @@ impl Watcher {
             io.read_by_calls += counters.read_by_calls.saturating_sub(was.read_by_calls);
             io.read_from_devices += counters.read_from_devices.saturating_sub(was.read_from_devices);
         }
-        self.processes = now.into_iter().collect();
-        let memory = self.memory();
+        self.processes = now;
+        let (memory, cache) = self.memory();
         let n_samples = f64::from(self.n_samples.max(1));
         Ok(Window {
             seconds: before.at.elapsed().as_secs_f64(),
@@ -154,8 +154,8 @@ impl Watcher {
             busy_threads: self.busy.values().map(|n| f64::from(*n)).sum::<f64>() / n_samples,
             // Once may be chance.
             n_threads: self.busy.values().filter(|n| **n > 1).count(),
-            memory: Bytes(memory.0),
-            cache: Bytes(memory.1),
+            memory,
+            cache,
         })
     }
 
@@ -186,35 +186,31 @@ impl Watcher {
     }
 
     /// Memory that is not page cache, and page cache; 0 without the controller.
-    fn memory(&self) -> (u64, u64) {
+    fn memory(&self) -> (Bytes, Bytes) {
         let text = cgroup::read(&self.roots, &self.path, "memory.stat").unwrap_or_default();
         let of = |key: &str| value(&text, key).unwrap_or(0);
-        (of("anon") + of("kernel"), of("file"))
+        (Bytes(of("anon") + of("kernel")), Bytes(of("file")))
     }
 
     /// The counters of all processes. They are lost when one ends: what it did last is not counted.
-    fn read_processes(&self) -> Vec<((u32, u64), Io)> {
+    fn read_processes(&self) -> BTreeMap<(u32, u64), Io> {
         let processes: BTreeSet<u32> = self.threads.iter().map(|(process, _)| *process).collect();
-        let read = |process: u32| {
-            let dir = self.roots.proc.join(process.to_string());
-            let text = fs::read_to_string(dir.join("io")).ok()?;
-            let stat = fs::read_to_string(dir.join("stat")).ok()?;
-            // Field 22, the 20th behind the name.
-            let started = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
+        let read = |pid: u32| {
+            let text = fs::read_to_string(self.roots.proc.join(pid.to_string()).join("io")).ok()?;
+            let started = process::start_time(&self.roots, pid)?;
             let of = |key: &str| value(&text, key).unwrap_or(0);
             let io = Io {
                 calls: of("syscr:") + of("syscw:"),
                 read_by_calls: of("rchar:"),
                 read_from_devices: of("read_bytes:"),
             };
-            Some(((process, started), io))
+            Some(((pid, started), io))
         };
         processes.into_iter().filter_map(read).collect()
     }
 }
 
-/// The number behind a key at the begin of a line.
+/// The number of a key in a flat keyed file.
 fn value(text: &str, key: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
-    line?.trim().parse().ok()
+    cgroup::keyed(text, key)?.parse().ok()
 }

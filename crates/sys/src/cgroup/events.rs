@@ -66,10 +66,14 @@ pub fn is_frozen(roots: &Roots, path: &CgroupPath) -> Result<bool, CgroupError> 
     event(roots, path, "frozen")
 }
 
-/// The value of one key of a flat keyed file such as `cgroup.events`.
+/// The value of one key of a flat keyed file such as `cgroup.events` or `memory.stat`.
+#[must_use]
+pub fn keyed<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')).map(str::trim)
+}
+
 fn parse_flag(text: &str, key: &str) -> Option<bool> {
-    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
-    match value.trim() {
+    match keyed(text, key)? {
         "0" => Some(false),
         "1" => Some(true),
         _ => None,
