@@ -70,13 +70,10 @@ pub fn run(request: &Request, on_step: OnStep<'_>) -> Result<DeviceCosts> {
     let layout = bench.fio().args(["--rw=write", "--bs=1M", "--iodepth=8", "--end_fsync=1"]);
     bench.carry_out(&layout)?;
     bench.watch_idle()?;
-    let random_read = bench.costs(Access::RandomRead)?;
-    let sequential_read = bench.costs(Access::SequentialRead)?;
-    let random_write = bench.costs(Access::RandomWrite)?;
-    let sequential_write = bench.costs(Access::SequentialWrite)?;
-    let alone = random_read.small_alone;
-    let (random_read, sequential_read) = (random_read.costs, sequential_read.costs);
-    let (random_write, sequential_write) = (random_write.costs, sequential_write.costs);
+    let (random_read, alone) = bench.costs(Access::RandomRead)?;
+    let (sequential_read, _) = bench.costs(Access::SequentialRead)?;
+    let (random_write, _) = bench.costs(Access::RandomWrite)?;
+    let (sequential_write, _) = bench.costs(Access::SequentialWrite)?;
     Ok(DeviceCosts {
         durable_write: bench.durable()?,
         read_write_sharing: bench.sharing(&random_read, &random_write)?,
@@ -126,12 +123,6 @@ struct Alone {
     cpu_us: f64,
     /// As [`DeviceCosts::variation`].
     variation: f64,
-}
-
-/// The costs of a kind of requests, and its small ones alone.
-struct Measured {
-    costs: Costs,
-    small_alone: Alone,
 }
 
 impl Bench<'_> {
@@ -216,10 +207,11 @@ impl Bench<'_> {
         Ok((side, (busy - self.idle).max(0.0)))
     }
 
-    fn costs(&mut self, access: Access) -> Result<Measured> {
-        let (small, small_alone) = self.cost(access, "4k")?;
+    /// The costs of a kind of requests, and its small ones alone.
+    fn costs(&mut self, access: Access) -> Result<(Costs, Alone)> {
+        let (small, alone) = self.cost(access, "4k")?;
         let (large, _) = self.cost(access, "128k")?;
-        Ok(Measured { costs: Costs { small, large }, small_alone })
+        Ok((Costs { small, large }, alone))
     }
 
     fn cost(&mut self, access: Access, block: &str) -> Result<(Cost, Alone)> {
