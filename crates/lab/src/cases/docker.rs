@@ -116,7 +116,7 @@ pub(super) const CASES: &[Case] = &[
         name: "docker_runtime",
         about: "a stock Docker creates containers by `bulkhead-runtime`: one with a volume on LVM runs in its tenant's slice, which pays \
                 for its I/O; pause, exec, update, restart, restart policies and rm work; a chosen parent is kept; without a daemon it \
-                starts all the same, and the log says why it is elsewhere",
+                starts all the same, and the log says why it is elsewhere; containerd's own client does the same as docs/runtime.md shows",
         kernels: &[Kernel::V6_12],
         profile: SYSTEMD,
         limit: Duration::from_secs(600),

@@ -41,8 +41,8 @@ const PACKAGE: Case = Case {
 
 const REBOOT: Case = Case {
     name: "systemd_reboot",
-    about: "a reboot unmounts all volumes, including one whose container ignores SIGTERM, and loses no synced data; \
-            afterwards, and after a power cut, units that require a tenant's volumes find them or are not started",
+    about: "a reboot unmounts all volumes, including one whose container ignores SIGTERM, and loses no synced data, nor what a \
+            process that has a raw volume open has written to it; afterwards, and after a power cut, units that require a tenant's volumes find them or are not started",
     kernels: &[Kernel::V6_12],
     profile: SYSTEMD,
     limit: Duration::from_secs(600),
@@ -384,6 +384,8 @@ async fn reboots(ctx: &mut Ctx, attached: usize, is_compared: bool) -> Result<Ou
             .await?;
         ctx.machine.sh(&format!("systemctl daemon-reload; systemctl enable --now app-{name}")).await?;
     }
+    json(ctx, &["volume", "create", "file/raw", "--size", "16M", "--fs", "none"]).await?;
+    json(ctx, &["tenant", "create", "raw", "--volume", "file/raw"]).await?;
     json(ctx, &["volume", "create", "file/stubborn", "--size", "64M"]).await?;
     let bulkhead = ctx.program("bulkhead");
     json(ctx, &["tenant", "create", "stubborn", "--volume", "file/stubborn"]).await?;
@@ -406,6 +408,15 @@ async fn reboots(ctx: &mut Ctx, attached: usize, is_compared: bool) -> Result<Ou
         "mkdir -p /srv/bound; mount --bind /run/bulkhead/mnt/file/good /srv/bound; echo bound > /srv/bound/bound; sync";
     ctx.machine.sh(bind).await?;
     ctx.machine.sh("sed -i /gone/d /etc/fstab; sync").await?;
+    // What is written to a raw volume is in its device's page cache, and a process has it open until systemd ends it.
+    let write = "head -c 4194304 /dev/urandom > /var/raw; sync /var/raw; systemd-run --unit=raw --slice=bulkhead-raw.slice \
+                 sh -c 'exec 3<> /run/bulkhead/mnt/file/raw; cat /var/raw >&3; touch /run/raw; exec sleep 1000'";
+    ctx.machine.sh(write).await?;
+    ctx.machine
+        .wait_until("the raw volume is written", REPAIR_LIMIT, async || {
+            Ok(ctx.machine.run(&["test", "-e", "/run/raw"]).await?.status.success().then_some(()))
+        })
+        .await?;
     let with = reboot(ctx).await?;
     if let Some(without) = without {
         ctx.log(format!("shutdown took {without:.1} s without volumes, {with:.1} s with {} in use", attached + 3));
@@ -429,6 +440,8 @@ async fn reboots(ctx: &mut Ctx, attached: usize, is_compared: bool) -> Result<Ou
     ensure!(logged >= acked, "{acked} lines were synced, but {logged} are present");
     ensure!(lines.ends_with("more\n"), "{lines}");
     ctx.machine.sh("grep -qx bound /run/bulkhead/mnt/file/good/bound; rmdir /srv/bound").await?;
+    let is_kept = "cmp -n 4194304 /var/raw /run/bulkhead/mnt/file/raw";
+    ctx.machine.sh(is_kept).await.context("the raw volume after the reboot")?;
     kernel_is_silent(ctx).await?;
 
     ctx.crash_and_reboot().await?;
@@ -437,15 +450,17 @@ async fn reboots(ctx: &mut Ctx, attached: usize, is_compared: bool) -> Result<Ou
         .sh("mount -L gone /srv/gone; tail -n 1 /run/bulkhead/mnt/file/v1/more")
         .await
         .context("after a power cut")?;
+    ctx.machine.sh(is_kept).await.context("the raw volume after a power cut")?;
 
     for name in ["good", "bad"] {
         ctx.machine
             .sh(&format!("systemctl disable --now app-{name}; rm /etc/systemd/system/app-{name}.service"))
             .await?;
     }
-    for tenant in ["many", "good", "bad", "stubborn"] {
+    for tenant in ["many", "good", "bad", "stubborn", "raw"] {
         json(ctx, &["tenant", "rm", tenant]).await?;
     }
+    json(ctx, &["volume", "rm", "file/raw"]).await?;
     let each = "bulkhead volume check {} && bulkhead volume rm {}";
     let names = "bulkhead -o json volume ls | python3 -c 'import json, sys; [print(v[\"volume\"]) for v in json.load(sys.stdin)]'";
     ctx.machine.sh_within(&format!("{names} | xargs -P 4 -I {{}} sh -c '{each}'"), INSTALL).await?;
@@ -453,7 +468,7 @@ async fn reboots(ctx: &mut Ctx, attached: usize, is_compared: bool) -> Result<Ou
         json(ctx, &["pool", "rm", name]).await?;
         ctx.machine.sh(&format!("umount /srv/{name}; rmdir /srv/{name}; sed -i /{name}/d /etc/fstab")).await?;
     }
-    ctx.machine.sh("systemctl daemon-reload; systemctl reset-failed; rm -r /data /x /var/acked").await?;
+    ctx.machine.sh("systemctl daemon-reload; systemctl reset-failed; rm -r /data /x /var/acked /var/raw").await?;
     purge(ctx).await?;
     Ok(Outcome::Passed)
 }

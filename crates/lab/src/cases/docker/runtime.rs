@@ -1,4 +1,4 @@
-//! `bulkhead-runtime` as a runtime of a stock Docker and a stock Podman: containers with volumes on LVM run in the slices of their tenants.
+//! `bulkhead-runtime` as a runtime of a stock Docker, its containerd and a stock Podman: containers with volumes on LVM run in the slices of their tenants.
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -65,10 +65,11 @@ pub(super) async fn docker_runtime(ctx: &mut Ctx) -> Result<Outcome> {
         ctx.save("failed.log", &state)?;
         return Err(error);
     }
+    show_containerd(ctx).await?;
     unmake_pools(ctx, &["thick"]).await?;
     docker.run(ctx, "rmi box mariadb").await?;
     docker.remove(ctx).await?;
-    ctx.machine.sh("rm -r /etc/docker").await?;
+    ctx.machine.sh("umount /var/lib/containerd; rm -r /etc/docker").await?;
     kernel_is_silent(ctx).await?;
     purge(ctx).await?;
     Ok(Outcome::Passed)
@@ -109,6 +110,21 @@ async fn show(ctx: &Ctx, engine: &Engine, heading: &str) -> Result<()> {
     ctx.log(format!("{n_commands} commands of docs/runtime.md"));
     engine.run(ctx, "rm -f db").await?;
     engine.run(ctx, "volume rm db").await.map(drop)
+}
+
+/// Runs what docs/runtime.md shows of containerd, with Docker's.
+async fn show_containerd(ctx: &Ctx) -> Result<()> {
+    // The guest's root is an overlay, on which containerd cannot make another one.
+    let import = "mount -t tmpfs none /var/lib/containerd; systemctl restart containerd; docker save mariadb | ctr images import -";
+    ctx.machine.sh_within(import, LIMIT).await?;
+    let n_commands = tutorial::follow(ctx, tutorial::section(PAGE, "containerd")?).await?;
+    ctx.log(format!("{n_commands} commands of docs/runtime.md"));
+    let remove = "ctr task kill -s KILL db; ctr task delete db; ctr container delete db; ctr images rm docker.io/library/mariadb:latest";
+    ctx.machine.sh_within(remove, LIMIT).await?;
+    for name in ["tenant rm db", "volume rm thick/db"] {
+        json(ctx, &name.split(' ').collect::<Vec<_>>()).await?;
+    }
+    Ok(())
 }
 
 impl Engine {
