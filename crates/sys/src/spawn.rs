@@ -6,7 +6,7 @@
 
 use std::ffi::OsString;
 use std::fs::OpenOptions;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -135,15 +135,20 @@ pub fn spawn(spec: &SpawnSpec) -> Result<Running, SpawnError> {
     let mut readers = Vec::new();
     if let Some(stdout) = child.stdout.take() {
         readers.push(std::thread::spawn(move || {
-            let mut reader = BufReader::new(stdout);
             let mut line = Vec::new();
             // Ends with the pipe, or when the receiver is dropped.
-            while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
-                let text = String::from_utf8_lossy(&line).trim_end_matches('\n').to_owned();
-                line.clear();
-                if sender.send(text).is_err() {
-                    break;
+            for byte in BufReader::new(stdout).bytes().map_while(Result::ok) {
+                if byte != b'\n' && byte != b'\r' {
+                    line.push(byte);
+                } else if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                    return;
+                } else {
+                    line.clear();
                 }
+            }
+            if !line.is_empty() {
+                // As above, it does not matter if nobody reads it.
+                let _ = sender.send(String::from_utf8_lossy(&line).into_owned());
             }
         }));
     }
@@ -187,7 +192,7 @@ impl Running {
         self.stdin = None;
     }
 
-    /// Reads the next line of its standard output.
+    /// Reads the next line of its standard output. A carriage return also ends one, as programs with a progress bar print it.
     #[must_use]
     pub fn read_line(&self, limit: Duration) -> Stdout {
         match self.lines.recv_timeout(limit) {
@@ -274,6 +279,15 @@ mod tests {
 
     fn shell(script: &str) -> SpawnSpec {
         SpawnSpec { program: "sh".into(), args: vec!["-c".into(), script.into()], ..SpawnSpec::default() }
+    }
+
+    #[test]
+    fn a_progress_bar_has_lines() {
+        let child = spawn(&shell(r"printf 'one\rtwo\nthree'")).unwrap();
+        for line in ["one", "two", "three"] {
+            assert_eq!(child.read_line(SOON), Stdout::Line(line.into()));
+        }
+        assert_eq!(child.read_line(SOON), Stdout::Closed);
     }
 
     #[test]
