@@ -18,6 +18,7 @@ mod observe;
 mod plan;
 mod pool;
 mod profile;
+mod sweep;
 mod tenant;
 mod volume;
 
@@ -42,6 +43,7 @@ pub(crate) use self::observe::{BlameArgs, HeatmapArgs, SortKey, TopArgs};
 pub(crate) use self::plan::PlanArgs;
 pub(crate) use self::pool::{PoolCommand, PoolCreateArgs, Server};
 pub(crate) use self::profile::ProfileArgs;
+pub(crate) use self::sweep::SweepArgs;
 pub(crate) use self::tenant::{EnterArgs, RunArgs, TenantCommand, TenantSetArgs};
 pub(crate) use self::volume::{MountArgs, ReceiveArgs, SendArgs, VolumeCommand};
 
@@ -159,6 +161,12 @@ pub(crate) enum Command {
     /// Watches processor time, requests to devices, durable writes, page cache and threads of a container of any engine, from outside, until the
     /// figures are stable. Needs no daemon and changes nothing. With `--demand`, writes what a fleet file takes.
     Profile(ProfileArgs),
+    /// Measure how many copies of workloads are worth having on a pool, and which go together
+    ///
+    /// Runs more and more copies of commands that print their rates, and mixes of them, each copy in a tenant with a volume of its own, which are
+    /// removed at the end. Warm-up and steady state are found, not assumed. Says where more copies gain nothing (knee), where they lose
+    /// (throughput valley), what limits them, and who pays in a mix. docs/sweep.md describes the file. An interrupted sweep can be continued.
+    Sweep(SweepArgs),
     /// Plan which workload belongs on which device of which host
     ///
     /// Predicts, from what each workload demands and what each device's requests cost, what workloads achieve together, and maximises the sum of

@@ -35,6 +35,7 @@ mod ready;
 mod run;
 mod show;
 mod stream;
+mod sweep;
 mod top;
 mod transfer;
 mod trim;
@@ -76,6 +77,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Doctor(args) => doctor::run(&args, output),
         Command::Nest(args) => nest::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Profile(args) => profile::run(&args, output).map(|()| ExitCode::SUCCESS),
+        Command::Sweep(args) => sweep::run(&args, client, output).map(|()| ExitCode::SUCCESS),
         Command::Plan(args) => plan::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Blockd(args) => blockd::run(&args, output).map(|()| ExitCode::SUCCESS),

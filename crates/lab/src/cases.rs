@@ -70,6 +70,7 @@ const LONG: &[(&str, &str)] = &[
     ("plain_processes", "systemd_slices"),
     ("plan_costs", "doctor_faults"),
     ("plan_profile", "doctor_faults"),
+    ("plan_sweep", "doctor_faults"),
     ("podman_runtime", "docker_in_slice"),
     ("podman_volumes", "docker_volumes"),
     ("send_receive_others", "send_receive"),

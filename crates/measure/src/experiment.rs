@@ -10,7 +10,7 @@ pub mod fsync_probe;
 pub mod hold;
 pub mod machine;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use anyhow::{Context, Result, bail};
 use bulkhead_core::model::{Calibration, Mode};
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_engine::observe::{Observatory, Observe as _};
+use bulkhead_sys::file::read_limited;
 use bulkhead_sys::roots::Roots;
 
 use crate::cgroup_run::{Cancel, Starter};
@@ -26,6 +27,9 @@ use crate::cleanup::with_removal;
 use crate::layout::{Bench, Controller, Layout, Target};
 use crate::result::{Cell, Experiment, FORMAT, Round};
 pub use machine::Simulated;
+
+/// Limit of a result's size.
+const RESULT_LIMIT: Bytes = Bytes::mib(256);
 
 /// How an experiment is to be run.
 #[derive(Clone, Debug)]
@@ -447,6 +451,38 @@ fn write_json(dir: &Path, experiment: &Experiment) -> Result<()> {
     let path = dir.join(format!("{}.json", experiment.name));
     bulkhead_sys::file::write_atomic(&path, &text).context("cannot write the result")
 }
+
+/// Takes over the rounds of an earlier run, if it was made in the same way.
+///
+/// # Errors
+/// If there is no result in the directory, or it was measured in another way.
+pub fn resume(experiment: &mut Experiment, dir: Option<&Path>) -> Result<()> {
+    let path =
+        dir.context("there is no directory with a result to continue")?.join(format!("{}.json", experiment.name));
+    let text = read_limited(&path, RESULT_LIMIT).with_context(|| format!("cannot continue {}", path.display()))?;
+    let before: Experiment =
+        serde_json::from_slice(&text).with_context(|| format!("cannot read {}", path.display()))?;
+    let differs = |what: &str| bail!("cannot continue {}: {what} differs; choose another directory", path.display());
+    if before.machine != experiment.machine {
+        return differs("the machine");
+    }
+    if before.disk != experiment.disk {
+        return differs("the disk");
+    }
+    if (before.quick, &before.commands) != (experiment.quick, &experiment.commands) {
+        return differs("how it was measured");
+    }
+    let mut known: BTreeMap<String, Vec<Round>> =
+        before.cells.into_iter().map(|cell| (cell.id(), cell.rounds)).collect();
+    for cell in &mut experiment.cells {
+        cell.rounds = known.remove(&cell.id()).unwrap_or_default();
+    }
+    experiment.notes.extend(before.notes.into_iter().filter(|note| note.contains(FAILED)));
+    Ok(())
+}
+
+/// In the note on a failed cell.
+pub const FAILED: &str = ", failed: ";
 
 /// Adds a figure to a round, if it has a value.
 pub fn set_figure(round: &mut Round, name: &str, value: impl Into<Option<f64>>) {

@@ -17,14 +17,12 @@ pub mod summary;
 mod volume;
 mod workload;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::block;
-use bulkhead_sys::file::read_limited;
 use bulkhead_sys::fsutil;
 use bulkhead_sys::roots::Roots;
 
@@ -33,10 +31,12 @@ use self::stack::{Parts, Stack};
 pub use self::workload::Workload;
 use crate::calibrate::fio;
 use crate::cleanup::{lock, with_removal};
-use crate::experiment::{Choice, Extent, Frame, Method, OnProgress, Options, includes, machine, n_rounds};
+use crate::experiment::{
+    Choice, Extent, FAILED, Frame, Method, OnProgress, Options, includes, machine, n_rounds, resume,
+};
 use crate::layout::Target;
 use crate::load::{LoadArgs, LoadKind};
-use crate::result::{Cell, Experiment, Round};
+use crate::result::{Cell, Experiment};
 
 /// The guest of cells without a file system: micro I/O on the device.
 pub const NO_GUEST: &str = "none";
@@ -67,8 +67,6 @@ const FULL: (f64, f64) = (1.0, 3.0);
 const QUICK: (f64, f64) = (0.5, 2.0);
 /// Average duration of setting a stack up, and of preparing a workload, on a slow disk.
 const SET_UP_SECONDS: f64 = 4.0;
-/// Limit of a result's size.
-const RESULT_LIMIT: Bytes = Bytes::mib(256);
 
 /// How a run is to be carried out, beyond [`Options`].
 #[derive(Clone, Copy, Debug)]
@@ -271,35 +269,6 @@ fn describe(frame: &mut Frame<'_, '_>) {
     experiment.commands.extend(file_systems::ALL.iter().map(|kind| kind.describe()));
 }
 
-/// Takes over the rounds of an earlier run, if it was made in the same way.
-fn resume(experiment: &mut Experiment, dir: Option<&Path>) -> Result<()> {
-    let path =
-        dir.context("there is no directory with a result to continue")?.join(format!("{}.json", experiment.name));
-    let text = read_limited(&path, RESULT_LIMIT).with_context(|| format!("cannot continue {}", path.display()))?;
-    let before: Experiment =
-        serde_json::from_slice(&text).with_context(|| format!("cannot read {}", path.display()))?;
-    let differs = |what: &str| bail!("cannot continue {}: {what} differs; choose another directory", path.display());
-    if before.machine != experiment.machine {
-        return differs("the machine");
-    }
-    if before.disk != experiment.disk {
-        return differs("the disk");
-    }
-    if (before.quick, &before.commands) != (experiment.quick, &experiment.commands) {
-        return differs("how it was measured");
-    }
-    let mut known: BTreeMap<String, Vec<Round>> =
-        before.cells.into_iter().map(|cell| (cell.id(), cell.rounds)).collect();
-    for cell in &mut experiment.cells {
-        cell.rounds = known.remove(&cell.id()).unwrap_or_default();
-    }
-    experiment.notes.extend(before.notes.into_iter().filter(|note| note.contains(FAILED)));
-    Ok(())
-}
-
-/// In the note on a failed cell.
-const FAILED: &str = ", failed: ";
-
 /// What the cells are measured on.
 struct Bench {
     roots: Roots,
@@ -395,6 +364,7 @@ fn server(kind: LoadKind, files: u64, dir: &Path, options: &Options) -> LoadArgs
 mod tests {
     use super::*;
     use crate::experiment::set_figure;
+    use crate::result::Round;
 
     #[test]
     fn the_matrix_has_each_pair_and_its_baseline() {

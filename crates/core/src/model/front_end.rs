@@ -17,11 +17,13 @@ pub enum FrontEnd {
     Csi,
     /// `bulkhead device calibrate`, for its scratch volumes and tenants.
     Calibration,
+    /// `bulkhead sweep`, for the tenants and volumes of its copies.
+    Sweep,
 }
 
 impl FrontEnd {
     /// All front ends.
-    pub const ALL: [Self; 4] = [Self::Docker, Self::Podman, Self::Csi, Self::Calibration];
+    pub const ALL: [Self; 5] = [Self::Docker, Self::Podman, Self::Csi, Self::Calibration, Self::Sweep];
 
     /// Its word in LVM tags and output.
     #[must_use]
@@ -31,6 +33,7 @@ impl FrontEnd {
             Self::Podman => "podman",
             Self::Csi => "csi",
             Self::Calibration => "calibration",
+            Self::Sweep => "sweep",
         }
     }
 

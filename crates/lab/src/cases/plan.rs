@@ -1,11 +1,11 @@
-//! `bulkhead device costs` on a disk, `bulkhead profile` of loads whose demand is known, and plans with what they print.
+//! `bulkhead device costs` on a disk, `bulkhead profile` of loads whose demand is known, plans with what they print, and `bulkhead sweep`.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::host::{PROFILE, refused};
+use super::host::{PROFILE, json, refused, start_daemon};
 use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
@@ -28,6 +28,13 @@ pub(super) const CASES: &[Case] = &[
         about: "`bulkhead profile` finds the demand of loads that fio makes: durable writes, direct reads of many, cached reads; it refuses an \
                 idle container, and `bulkhead plan` takes the demand",
         run: |ctx| Box::pin(profile(ctx)),
+        ..COSTS
+    },
+    Case {
+        name: "plan_sweep",
+        about: "`bulkhead sweep` measures copies of durable writes, and a mix; it is killed in a run, continues with the runs that are left, notes a \
+                command that fails, and leaves no tenant, volume or process; bad files and full pools are refused before anything is made",
+        run: |ctx| Box::pin(sweep(ctx)),
         ..COSTS
     },
 ];
@@ -63,7 +70,8 @@ async fn costs(ctx: &mut Ctx) -> Result<Outcome> {
     // The model's bounds: commands per second, bandwidth, and the time of a flush.
     for (path, least, most) in [
         ("/random-read/small/per-s", 15_000.0, 22_000.0),
-        ("/random-write/small/latency-us", 100.0, 260.0),
+        ("/random-write/small/latency-us", 50.0, 260.0),
+        ("/cpu-us", 10.0, 200.0),
         ("/sequential-read/large/per-s", 750.0, 900.0),
         ("/durable-write/latency-us", 9_000.0, 13_000.0),
         ("/read-write-sharing", 0.0, 1.0),
@@ -72,6 +80,9 @@ async fn costs(ctx: &mut Ctx) -> Result<Outcome> {
         let found = figure(path)?;
         ensure!((least..=most).contains(&found), "{path} is {found}, not between {least} and {most}");
     }
+    // A write to the disk's cache takes this long together with its processor time.
+    let alone = figure("/random-write/small/latency-us")? + figure("/cpu-us")?;
+    ensure!((100.0..=260.0).contains(&alone), "a random write alone takes {alone} us");
     let left =
         ctx.machine.sh("ls -A /run/disk | grep -v lost+found || true; df --output=used -m /run/disk | tail -1").await?;
     let used: u64 = left.trim().parse().with_context(|| format!("left behind: {left:?}"))?;
@@ -155,6 +166,118 @@ async fn profile(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine
         .sh("umount /run/disk; umount /sys/kernel/debug/tracing; cd /sys/fs/cgroup; rmdir db.service idle.service")
         .await?;
+    Ok(Outcome::Passed)
+}
+
+/// Durable writes by fio, a command that needs nothing of the host, and one that fails.
+const SWEEP: &str = r#"
+pool = "file"
+seconds = 30
+within-percent = 20
+
+[workload.durable]
+command = ["fio", "--name=w", "--directory={dir}", "--size=16M", "--rw=randwrite", "--bs=4k", "--fdatasync=1", "--thread",
+           "--time_based", "--runtime=1000", "--eta=always", "--eta-newline=1"]
+prepare = ["dd", "if=/dev/zero", "of={dir}/w.0.0", "bs=1M", "count=16", "conv=fsync", "status=none"]
+rate = '\[w=[^\]]*\]\[w=([0-9.]+)(k?) IOPS\]'
+size = "64M"
+
+[workload.fails]
+command = ["sh", "-c", "echo broken >&2; exit 7"]
+rate = '([0-9]+)'
+size = "16M"
+
+[workload.paced]
+command = ["sh", "-c", "while :; do echo {copy}00 per second; sleep 0.4; done"]
+rate = '^([0-9]+) per second'
+size = "16M"
+
+[[mix]]
+durable = [1, 2]
+[[mix]]
+paced = 1
+[[mix]]
+fails = 1
+[[mix]]
+durable = 1
+paced = 2
+"#;
+
+async fn sweep(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let daemon = start_daemon(ctx, &[]).await?;
+    let disk = ctx.machine.disk(0).await?;
+    ctx.machine.sh(&format!("mkfs.ext4 -q {disk}; mkdir -p /run/disk; mount {disk} /run/disk")).await?;
+    json(ctx, &["pool", "create", "file", "--dir", "/run/disk"]).await?;
+    ctx.machine.write_file("/run/sweep.toml", SWEEP.as_bytes()).await?;
+
+    for (from, to, code, words) in [
+        ("durable = [1, 2]", "durable = [1, 200]", 7, &["pool file", "free space"][..]),
+        ("pool = \"file\"", "pool = \"absent\"", 3, &["absent"]),
+        ("paced = 1", "spaced = 1", 2, &["/run/bad.toml", "line 25: mix: there is no workload \"spaced\""]),
+    ] {
+        ctx.machine.write_file("/run/bad.toml", SWEEP.replacen(from, to, 1).as_bytes()).await?;
+        refused(ctx, code, words, &["sweep", "/run/bad.toml", "--report", "/run/refused"]).await?;
+    }
+    refused(ctx, 3, &["/run/absent.toml"], &["sweep", "/run/absent.toml"]).await?;
+    json(ctx, &["tenant", "create", "sweep-paced-2"]).await?;
+    refused(ctx, 4, &["tenant sweep-paced-2", "did not create it"], &["sweep", "/run/sweep.toml"]).await?;
+    json(ctx, &["tenant", "rm", "sweep-paced-2"]).await?;
+
+    let program = ctx.program("bulkhead");
+    let report = |options: &str| format!("{program} sweep /run/sweep.toml --rounds 1 --report /run/report {options}");
+    let first = ctx.machine.spawn(&["sh", "-c", &format!("exec {} > /run/first.log 2>&1", report(""))], &[]).await?;
+    ctx.machine
+        .wait_until("the second run begins", Duration::from_secs(300), async || {
+            let found = ctx.machine.run(&["grep", "-q", "durable x 2", "/run/first.log"]).await?;
+            Ok(found.status.success().then_some(()))
+        })
+        .await?;
+    first.kill(9).await?;
+    first.wait(Duration::from_secs(60)).await?;
+    let output = ctx.machine.run_within(&["sh", "-c", &report("--resume")], Duration::from_secs(600)).await?;
+    ensure!(output.status == ExitStatus::Code(0), "{}: {}{}", output.status, output.stdout, output.stderr);
+    ctx.log(format!("{}{}", output.stderr, output.stdout));
+    ctx.save("sweep.log", &format!("{}{}", output.stderr, output.stdout))?;
+    for word in [
+        "fails x 1, round 1, failed: sweep-fails-1 has ended with code 7; it printed the error \"broken\"",
+        "result: /run/report/sweep.json",
+    ] {
+        ensure!(output.stderr.contains(word), "not said: {word}");
+    }
+    let text = ctx.machine.read_text("/run/report/sweep.json").await?;
+    ctx.save("sweep.json", &text)?;
+    ctx.save("sweep-durable.svg", &ctx.machine.read_text("/run/report/sweep-durable.svg").await?)?;
+    let result: Value = serde_json::from_str(&text).context("the result")?;
+    let cells = result["cells"].as_array().context("no cells")?;
+    let each = |layout: &str, numbers: &str| {
+        let cell = cells.iter().find(|cell| cell["layout"] == layout && cell["neighbour"] == numbers);
+        let rounds = cell.and_then(|cell| cell["rounds"].as_array()).filter(|rounds| rounds.len() == 1);
+        let rates = rounds.and_then(|rounds| rounds[0]["series"]["each_per_s"].as_array());
+        rates.map(|rates| rates.iter().filter_map(Value::as_f64).collect::<Vec<_>>()).unwrap_or_default()
+    };
+    let (one, two, mixed) = (each("durable", "1"), each("durable", "2"), each("durable+paced", "1+2"));
+    ensure!(one.len() == 1 && two.len() == 2 && mixed.len() == 3, "{text}");
+    ensure!(each("paced", "1") == [100.0] && mixed[1..] == [100.0, 200.0], "{text}");
+    // The model's flushes take 9 to 13 ms, and paced copies need no device.
+    ensure!((60.0..=115.0).contains(&one[0]) && (mixed[0] / one[0] - 1.0).abs() < 0.2, "{one:?} {mixed:?}");
+    ensure!(
+        output.stdout.contains("durable: ") && output.stdout.contains("keeps of its throughput alone"),
+        "{}",
+        output.stdout
+    );
+
+    let is_limited =
+        |mix: &str, by: &str| output.stdout.lines().any(|line| line.starts_with(mix) && line.ends_with(by));
+    ensure!(is_limited("durable ", "device") && is_limited("paced ", "copies"), "{}", output.stdout);
+
+    ensure!(json(ctx, &["volume", "ls"]).await? == serde_json::json!([]), "volumes are left");
+    ensure!(json(ctx, &["tenant", "ls"]).await? == serde_json::json!([]), "tenants are left");
+    let left = ctx.machine.sh("pgrep -x fio || true; ls -d /run/bulkhead-bench/sweep 2> /dev/null || true").await?;
+    ensure!(left.trim().is_empty(), "left behind: {left}");
+    json(ctx, &["pool", "rm", "file"]).await?;
+    daemon.stop().await?;
+    ctx.machine.sh("umount /run/disk; rm -r /run/report /run/*.toml /run/first.log").await?;
     Ok(Outcome::Passed)
 }
 

@@ -17,6 +17,7 @@ use bulkhead_sys::roots::Roots;
 
 use super::queue;
 use crate::cleanup::{RUN_DIR, lock, with_removal};
+use crate::daemon::Daemon;
 use crate::layout::TenantDirs;
 use crate::pair::Pair;
 
@@ -43,18 +44,6 @@ pub(super) struct Scratch {
     _lock: LockFile,
 }
 
-/// A blocking client of the daemon.
-struct Daemon {
-    client: Client,
-    runtime: tokio::runtime::Runtime,
-}
-
-impl Daemon {
-    fn request<T, F: Future<Output = Result<T, Fault>>>(&self, request: impl FnOnce(Client) -> F) -> Result<T> {
-        Ok(self.runtime.block_on(request(self.client.clone()))?)
-    }
-}
-
 impl Scratch {
     /// Removes leftovers of a killed calibration, and sets up.
     ///
@@ -63,8 +52,7 @@ impl Scratch {
     /// has free space, or the daemon refuses.
     pub(super) fn set_up(client: Client, device: &str, pool: Option<&Name>) -> Result<Self> {
         let lock = lock()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let daemon = Daemon { client, runtime: runtime.context("cannot start a runtime")? };
+        let daemon = Daemon::new(client)?;
         let roots = Roots::host();
         queue::restore(&roots, &kept_queue())?;
         let view = daemon.request(async |client| client.device_inspect(device).await)?;

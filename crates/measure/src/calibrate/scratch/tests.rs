@@ -26,8 +26,7 @@ fn with_daemon(test: impl FnOnce(&Daemon)) {
             let _ = stopped.await;
         }))
     });
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let daemon = Daemon { client: Client::new(socket), runtime };
+    let daemon = Daemon::new(Client::new(socket)).unwrap();
     let started = Instant::now();
     while let Err(error) = daemon.request(async |client| client.healthz().await) {
         assert!(!server.is_finished() && started.elapsed() < LIMIT, "the daemon does not answer: {error:#}");
