@@ -13,8 +13,8 @@ use crate::protocol::ExitStatus;
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "blockd_serves",
-        about: "a file volume is served by a process in its tenant's server cgroup, which is charged for all its I/O; \
-                a restarted daemon keeps it; with --server loop it is a loop device",
+        about: "a file volume is served by a process in its tenant's server cgroup, which is charged for all its I/O, and \
+                is not under I/O pressure while it is idle; a restarted daemon keeps it; with --server loop it is a loop device",
         kernels: &[Kernel::V6_12, Kernel::Backport],
         profile: PROFILE,
         limit: Duration::from_secs(300),
@@ -121,6 +121,17 @@ async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
     let numbers: Vec<u64> = numbers.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
     let [all, server, other] = numbers[..] else { anyhow::bail!("unexpected output {numbers:?}") };
     ensure!(all > (4 << 20) + 1_000_000 && all == server && other == 0, "the server wrote {server} B of {all} B");
+
+    // An idle server waits for its next request, and not for I/O: otherwise its tenant and the host would always be under I/O pressure.
+    let waited = format!(
+        "total() {{ sed -n 's/^some .*total=//p' {slice}/io.pressure; }}; before=$(total); sleep 1; echo $(($(total) - before))"
+    );
+    ctx.machine
+        .wait_until("an idle tenant is not under I/O pressure", TAKE_OVER_LIMIT, async || {
+            let microseconds: u64 = ctx.machine.sh(&waited).await?.trim().parse()?;
+            Ok((microseconds < 100_000).then_some(()))
+        })
+        .await?;
 
     // The daemon is restarted, and the server is moved to another cgroup meanwhile.
     daemon.stop().await?;

@@ -10,12 +10,13 @@ use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::future::Future;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use io_uring::{IoUring, opcode, squeue, types};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use slab::Slab;
@@ -183,11 +184,25 @@ impl Queue<'_> {
     }
 
     /// Submits the entries in the ring and waits for a completion, up to `limit`; does not wait if `limit` is zero.
+    ///
+    /// While no request is being served, the wait is outside of the ring. Kernels from 6.5 on account a thread that waits in a ring with
+    /// anything in flight as waiting for I/O (`io_cqring_wait`), and the driver's commands always are: an idle server would be 100 % I/O
+    /// pressure of its tenant and of the host.
     fn submit_and_wait(&self, limit: Option<Duration>) -> io::Result<usize> {
         let ring = self.ring.borrow();
+        if limit == Some(Duration::ZERO) {
+            return ring.submit();
+        }
+        if self.n_served.get() == 0 {
+            let n_submitted = ring.submit()?;
+            let limit = limit.map(Timespec::try_from).transpose().map_err(io::Error::other)?;
+            // SAFETY: `ring` owns the descriptor, and is not dropped before the end of the call.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
+            poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], limit.as_ref())?;
+            return Ok(n_submitted);
+        }
         match limit {
             None => ring.submit_and_wait(1),
-            Some(Duration::ZERO) => ring.submit(),
             Some(limit) => {
                 ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&types::Timespec::from(limit)))
             }
