@@ -44,6 +44,30 @@ pub struct FleetFile {
     pub volumes: Vec<Vec<String>>,
     /// How demands were corrected by what was measured.
     pub corrections: Vec<Correction>,
+    /// What is on hosts with reports, and is not in [`FleetFile::fleet`]: predictions are without it.
+    pub unknown: Vec<Unknown>,
+}
+
+/// What a host's report has, but not well enough known to be placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// The host.
+    pub host: String,
+    /// Which of its objects.
+    pub what: UnknownWhat,
+}
+
+/// See [`Unknown`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UnknownWhat {
+    /// A device without costs.
+    Device(String),
+    /// A tenant without a demand.
+    Demand(String),
+    /// A tenant without volumes on a device with costs.
+    Place(String),
+    /// This many tenants that its report left out.
+    LeftOut(usize),
 }
 
 /// How a demand was corrected by what its workload achieved alone.
@@ -139,10 +163,11 @@ struct KindEntry {
 struct HostEntry {
     name: String,
     count: Option<usize>,
-    cpus: f64,
-    memory: String,
+    cpus: Option<f64>,
+    memory: Option<String>,
     domain: Option<String>,
-    devices: Vec<DeviceEntry>,
+    devices: Option<Vec<DeviceEntry>>,
+    report: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -289,8 +314,8 @@ pub fn parse(text: &str, read: &dyn Fn(&Path) -> Result<String, String>) -> Resu
         return Err(FleetError { line: 1, key: "host".to_owned(), cause: "the fleet has none".to_owned() });
     }
     file.workload.iter().try_for_each(|entry| parser.workload(entry))?;
-    let Parser { fleet, pools, volumes, corrections, .. } = parser;
-    Ok(FleetFile { fleet, pools, volumes, corrections })
+    let Parser { fleet, pools, volumes, corrections, unknown, .. } = parser;
+    Ok(FleetFile { fleet, pools, volumes, corrections, unknown })
 }
 
 struct Parser<'a> {
@@ -304,6 +329,7 @@ struct Parser<'a> {
     pools: Vec<Vec<Option<String>>>,
     volumes: Vec<Vec<String>>,
     corrections: Vec<Correction>,
+    unknown: Vec<Unknown>,
 }
 
 impl<'a> Parser<'a> {
@@ -319,6 +345,7 @@ impl<'a> Parser<'a> {
             pools: Vec::new(),
             volumes: Vec::new(),
             corrections: Vec::new(),
+            unknown: Vec::new(),
         }
     }
 
@@ -354,13 +381,18 @@ impl<'a> Parser<'a> {
         let its = entry.get_ref();
         let at = self.at(entry, format!("host {:?}", its.name));
         at.name("name", &its.name)?;
-        let cpus = at.positive("cpus", its.cpus)?;
-        let memory = at.bytes("memory", &its.memory)?;
-        if its.devices.is_empty() {
+        if let Some(report) = &its.report {
+            return self.reported(&at, its, report);
+        }
+        let missing = |key: &str| at.error(key, "it is missing, and there is no `report`");
+        let cpus = at.positive("cpus", its.cpus.ok_or_else(|| missing("cpus"))?)?;
+        let memory = at.bytes("memory", its.memory.as_ref().ok_or_else(|| missing("memory"))?)?;
+        let entries = its.devices.as_ref().ok_or_else(|| missing("devices"))?;
+        if entries.is_empty() {
             return Err(at.error("devices", "it has none"));
         }
         let (mut devices, mut pools) = (Vec::new(), Vec::new());
-        for device in &its.devices {
+        for device in entries {
             at.name("devices", &device.name)?;
             let costs = self.kinds.get(&device.kind).copied();
             let costs = costs
@@ -392,14 +424,15 @@ impl<'a> Parser<'a> {
         at.name("name", &its.name)?;
         let demand = self.given(&at, "demand", &its.demand)?;
         demand.check().map_err(|error| at.senseless("demand", &error))?;
-        let demand = self.corrected(&at, its, demand)?;
-        let demand = match self.fleet.demands.iter().position(|known| *known == demand) {
-            Some(known) => known,
-            None => {
-                self.fleet.demands.push(demand);
-                self.fleet.demands.len() - 1
+        let demand = match &its.measured {
+            Some(measured) => {
+                let per_s = at.positive("measured", measured.per_s)?;
+                let place = self.place(&at, "measured", &measured.on)?;
+                self.corrected(&its.name, demand, per_s, place)
             }
+            None => demand,
         };
+        let demand = self.interned(demand);
         let group = self.group(&at, its)?;
         let latency = |text: &String| {
             let latency: Result<Latency, _> = text.parse();
@@ -447,11 +480,17 @@ impl<'a> Parser<'a> {
         Ok(Place { machine, device })
     }
 
-    /// A demand, corrected by what was measured, if anything was.
-    fn corrected(&mut self, at: &At<'_>, entry: &WorkloadEntry, demand: Demand) -> Result<Demand, FleetError> {
-        let Some(measured) = &entry.measured else { return Ok(demand) };
-        let per_s = at.positive("measured", measured.per_s)?;
-        let place = self.place(at, "measured", &measured.on)?;
+    /// The index of a demand.
+    fn interned(&mut self, demand: Demand) -> usize {
+        let known = self.fleet.demands.iter().position(|known| *known == demand);
+        known.unwrap_or_else(|| {
+            self.fleet.demands.push(demand);
+            self.fleet.demands.len() - 1
+        })
+    }
+
+    /// A demand, corrected by what its workload achieved alone at a place.
+    fn corrected(&mut self, workload: &str, demand: Demand, per_s: f64, place: Place) -> Demand {
         let machine = &self.fleet.machines[place.machine];
         let host = Host {
             cpus: machine.cpus,
@@ -462,8 +501,8 @@ impl<'a> Parser<'a> {
         };
         let Fitted { demand, without, with } = fit(&host, 0, &demand, per_s);
         let seconds = demand.correction_seconds;
-        self.corrections.push(Correction { workload: entry.name.clone(), place, per_s, without, with, seconds });
-        Ok(demand)
+        self.corrections.push(Correction { workload: workload.to_owned(), place, per_s, without, with, seconds });
+        demand
     }
 
     /// The index of a workload's group, which its first member defines.
@@ -498,5 +537,6 @@ fn names(at: &At<'_>, name: &str, count: Option<usize>, most: usize) -> Result<V
     }
 }
 
+mod reported;
 #[cfg(test)]
 mod tests;

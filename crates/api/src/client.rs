@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use bulkhead_core::error::Fault;
 use bulkhead_core::name::Name;
+use bulkhead_core::report::HostReport;
 use hyper::body::Bytes;
 use uuid::Uuid;
 
@@ -164,6 +165,11 @@ impl Client {
     /// Shows facts about the host, and the daemon's findings.
     pub async fn host(&self) -> Result<HostView, Fault> {
         self.query(routes::host(), &(), NoQuery {}).await
+    }
+
+    /// Shows what plans have to know of the host.
+    pub async fn host_report(&self) -> Result<HostReport, Fault> {
+        self.query(routes::host_report(), &(), NoQuery {}).await
     }
 
     /// Succeeds if a daemon answers; long operations do not delay it.

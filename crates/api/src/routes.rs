@@ -14,13 +14,14 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use crate::wire::{
-    DeviceControl, DeviceMeasure, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, ImageImport, JobView,
-    LeaseCreate, LeaseReply, LeaseView, Observation, PoolCreate, PoolMove, PoolView, ReceiveView, RunStart, RunView,
-    TenantCreate, TenantSet, TenantView, TrimView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize,
-    VolumeRollback, VolumeSend, VolumeView,
+    CostsStore, DeviceControl, DeviceMeasure, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, ImageImport,
+    JobView, LeaseCreate, LeaseReply, LeaseView, Observation, PoolCreate, PoolMove, PoolView, ProfileStore,
+    ReceiveView, RunStart, RunView, TenantCreate, TenantSet, TenantView, TrimView, VolumeCheck, VolumeCopy,
+    VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 use bulkhead_core::model::{Calibration, VolumeRef};
 use bulkhead_core::name::Name;
+use bulkhead_core::report::HostReport;
 use bulkhead_core::stream::StreamHeader;
 use hyper::Method;
 use utoipa::openapi::Schema;
@@ -248,6 +249,9 @@ routes! {
     /// Removes a tenant; its volumes are kept. `in_use` if processes run in it, unless `force` is set, which kills them. Idempotent.
     tenant_remove: delete "/v1/tenants/{name}", "tenants", params Name, query Remove
         => json(Done<TenantView>), WriteFaults;
+    /// Stores what a tenant demands of its host, for the host's report. Replaces an earlier profile.
+    profile_store: post "/v1/tenants/{name}/profile", "tenants", params Name, query Write, body ProfileStore
+        => json(Done<TenantView>), WriteFaults;
     /// Lists the leases: volumes that are mounted until a process ends or a front end returns them.
     lease_list: get "/v1/leases", "leases"
         => json(Vec<LeaseView>), ListFaults;
@@ -279,6 +283,9 @@ routes! {
     /// volumes of a pool, and takes minutes. Returns the job.
     device_measure: post "/v1/devices/{name}/measure", "devices", params Device, query Wait, body DeviceMeasure
         => json(JobView), WriteFaults;
+    /// Stores what the requests of the devices below a directory cost, for the host's report. Replaces earlier costs of the same devices.
+    costs_store: post "/v1/costs", "devices", query Write, body CostsStore
+        => json(Done<DeviceView>), WriteFaults;
     /// Lists all holds.
     hold_list: get "/v1/holds", "hold"
         => json(Vec<HoldView>), ListFaults;
@@ -309,6 +316,9 @@ routes! {
     /// Shows facts about the host, and the daemon's findings.
     host: get "/v1/host", "host"
         => json(HostView), ListFaults;
+    /// Shows what plans have to know of the host: processors, memory, devices with their costs, and tenants with their demands.
+    host_report: get "/v1/report", "host"
+        => json(HostReport), ListFaults;
     /// Succeeds while the daemon runs; long operations do not delay the answer.
     healthz: get "/v1/healthz", "host"
         => any(serde_json::Value, "The daemon is running");

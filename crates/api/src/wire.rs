@@ -25,14 +25,14 @@ pub use bulkhead_core::work::{JobProgress, JobSteps};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use self::devices::{DeviceControl, DeviceMeasure, DeviceView, HostView};
+pub use self::devices::{CostsStore, DeviceControl, DeviceMeasure, DeviceView, HostView};
 pub use self::holds::{HoldStart, HoldTenant, HoldView, StandingView};
 pub use self::images::ImageImport;
 pub use self::jobs::{JobResult, JobState, JobView};
 pub use self::observation::{CausesView, CommitView, CulpritView, Observation, WaitList, WaitView};
 pub use self::pools::{NewPoolSource, PoolCreate, PoolMove, PoolView};
 pub use self::tenants::{
-    IoBytes, LeaseCreate, LeaseReply, LeaseView, RunStart, RunView, TenantCreate, TenantSet, TenantView,
+    IoBytes, LeaseCreate, LeaseReply, LeaseView, ProfileStore, RunStart, RunView, TenantCreate, TenantSet, TenantView,
 };
 pub use self::transfers::{ReceiveView, ResumeToken, VolumeSend};
 pub use self::volumes::{

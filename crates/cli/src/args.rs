@@ -135,7 +135,10 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Job(JobCommand),
     /// Show facts about this host, and the daemon's findings
-    Host,
+    Host {
+        #[command(subcommand)]
+        command: Option<HostCommand>,
+    },
     /// Check the storage stack of this host for configuration that costs isolation, speed or data
     ///
     /// Reads /proc, /sys and cgroups, changes nothing and sends no I/O to any device; needs no daemon. As root it sees all processes. Exits with
@@ -159,7 +162,7 @@ pub(crate) enum Command {
     /// Measure what a running container demands of its host, for `plan`
     ///
     /// Watches processor time, requests to devices, durable writes, page cache and threads of a container of any engine, from outside, until the
-    /// figures are stable. Needs no daemon and changes nothing. With `--demand`, writes what a fleet file takes.
+    /// figures are stable. Changes nothing, and needs no daemon without --save. With --demand, writes what a fleet file takes.
     Profile(ProfileArgs),
     /// Measure how many copies of workloads are worth having on a pool, and which go together
     ///
@@ -170,8 +173,8 @@ pub(crate) enum Command {
     /// Plan which workload belongs on which device of which host
     ///
     /// Predicts, from what each workload demands and what each device's requests cost, what workloads achieve together, and maximises the sum of
-    /// their throughputs, each in parts of what it achieves alone, under floors, promised latencies, space, memory and groups. Needs no daemon and
-    /// changes nothing. docs/plan.md describes the fleet file.
+    /// their throughputs, each in parts of what it achieves alone, under floors, promised latencies, space, memory and groups. Changes nothing, and
+    /// needs no daemon without --here. docs/plan.md describes the fleet file.
     Plan(PlanArgs),
     /// Demonstrate the effect of a noisy neighbour on fsync on this machine, without and with Bulkhead
     Demo(DemoArgs),
@@ -210,6 +213,14 @@ pub(crate) enum Command {
         /// Output directory
         directory: PathBuf,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HostCommand {
+    /// Print what plans have to know of this host, as JSON: processors, memory, devices with their costs, tenants with their demands
+    ///
+    /// `plan` reads it as `report` of a host in a fleet file. Costs are stored by `device costs --save`, demands by `profile --save`.
+    Report,
 }
 
 /// Options of all commands that change something.

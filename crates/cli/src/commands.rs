@@ -12,8 +12,8 @@ use bulkhead_core::error::Fault;
 use bulkhead_core::model::{MountOptions, ReadFrom, Server, VolumeRef};
 
 use crate::args::{
-    self, Command, DeviceCommand, ImageCommand, MountArgs, PoolCommand, PoolCreateArgs, TenantCommand, TenantSetArgs,
-    VolumeCommand,
+    self, Command, DeviceCommand, HostCommand, ImageCommand, MountArgs, PoolCommand, PoolCreateArgs, TenantCommand,
+    TenantSetArgs, VolumeCommand,
 };
 use crate::calibrate;
 use crate::heatmap;
@@ -41,7 +41,8 @@ pub(crate) async fn carry_out(command: Command, client: &Client, output: &Output
         Command::Device(command) => device(command, client, output).await,
         Command::Hold(args) => hold::run(args, client, output).await,
         Command::Job(command) => job::run(&command, client, output).await,
-        Command::Host => show::host(output, &client.host().await?),
+        Command::Host { command: None } => show::host(output, &client.host().await?),
+        Command::Host { command: Some(HostCommand::Report) } => output.json(&client.host_report().await?),
         // Commands that run in this process are dispatched in main.rs.
         other => Err(invalid("command line", format!("{other:?} is not a request to the daemon"))),
     }

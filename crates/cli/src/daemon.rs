@@ -48,6 +48,7 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
         socket,
         socket_group: args.socket_group,
         metrics: args.metrics,
+        domain: args.domain,
         fault_after,
     };
     daemon::make_dirs(&options.dirs)?;

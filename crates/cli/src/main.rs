@@ -76,9 +76,9 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Enter(args) => Ok(run::enter(args, &client, output)),
         Command::Doctor(args) => doctor::run(&args, output),
         Command::Nest(args) => nest::run(&args, output).map(|()| ExitCode::SUCCESS),
-        Command::Profile(args) => profile::run(&args, output).map(|()| ExitCode::SUCCESS),
+        Command::Profile(args) => profile::run(&args, &client, output).map(|()| ExitCode::SUCCESS),
         Command::Sweep(args) => sweep::run(&args, client, output).map(|()| ExitCode::SUCCESS),
-        Command::Plan(args) => plan::run(&args, output).map(|()| ExitCode::SUCCESS),
+        Command::Plan(args) => plan::run(&args, &client, output).map(|()| ExitCode::SUCCESS),
         Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Blockd(args) => blockd::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Peers => blockd::peer_reader().map(|()| ExitCode::SUCCESS),
@@ -87,7 +87,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Load(args) => bulkhead_measure::load::main(&args)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| demo::fault("experiment", error)),
-        Command::Device(DeviceCommand::Costs(args)) => costs::run(&args, output).map(|()| ExitCode::SUCCESS),
+        Command::Device(DeviceCommand::Costs(args)) => costs::run(&args, &client, output).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(&args, cli.socket, output).map(|()| ExitCode::SUCCESS),
         Command::Blame(args) => {
             blame::run(&args, &Source::open(cli.socket, output)?, output).map(|()| ExitCode::SUCCESS)
@@ -105,7 +105,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
 }
 
 /// Runs requests to the daemon on this thread: `run` must not have other threads (see `bulkhead_sys::namespace`).
-fn block_on<T>(request: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+pub(crate) fn block_on<T>(request: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let failed = |error| Fault::new(Code::Internal, "bulkhead", format!("cannot wait for the daemon ({error})"));
     runtime.map_err(failed)?.block_on(request)

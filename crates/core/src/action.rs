@@ -63,7 +63,7 @@ impl fmt::Display for DeviceRef {
 }
 
 /// The body of a state file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
     /// `pools/NAME` on the host and `bulkhead-pool` inside a directory pool.
@@ -103,7 +103,7 @@ impl Record {
 /// Each facet has a file in `action`, with its actions and their messages, and one in the engine's `kernel`, which
 /// carries them out. The JSON does not mention facets: it has the action's name, which is unique among all facets
 /// (`"action": "make_dir"`), beside its fields.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Action {
     /// See [`StateAction`].
@@ -143,7 +143,7 @@ impl fmt::Display for Action {
 }
 
 /// An action that was applied, or in a dry run would be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Applied {
     /// The step.

@@ -78,7 +78,7 @@ pub trait Backend {
 }
 
 /// The steps that replace a closed volume's device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Replacement {
     /// Creates the new device, open for use.
     pub create: Vec<Action>,

@@ -9,6 +9,7 @@ use crate::units::Bytes;
 
 /// A kind of requests to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
     /// Reads at random places.
@@ -51,6 +52,7 @@ impl Access {
 
 /// Why a request is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
     /// The operation waits for it: direct I/O.
@@ -64,6 +66,7 @@ pub enum Purpose {
 
 /// Requests of one kind that an operation makes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Requests {
     /// Their kind.
@@ -79,6 +82,7 @@ pub struct Requests {
 
 /// Durable writes of an operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Durable {
     /// Number of fsyncs for each operation.
@@ -92,6 +96,7 @@ pub struct Durable {
 
 /// One point of a [`MissRatios`] curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct MissRatio {
     /// Memory of the page cache for this workload alone, bytes.
@@ -103,6 +108,7 @@ pub struct MissRatio {
 /// The fraction of cached reads that miss, by the memory that the workload has: straight lines between points with rising sizes and falling
 /// ratios, 1 before the first point, and the last ratio behind the last point.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(transparent)]
 pub struct MissRatios(pub Vec<MissRatio>);
 
@@ -133,6 +139,7 @@ impl MissRatios {
 ///
 /// It is a closed system: `clients` operations are in progress or between two of them for `think_seconds`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Demand {
     /// Number of operations that can be in progress at a time: clients, threads or requests in flight. At least 1.
@@ -258,6 +265,7 @@ impl Demand {
 
 /// The costs of requests of one kind and size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Cost {
     /// Mean latency of one request at a time, microseconds.
@@ -268,6 +276,7 @@ pub struct Cost {
 
 /// The costs of one kind of requests at two sizes; those between and beyond lie on the straight line through both.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Costs {
     /// Of 4 KiB.
@@ -283,6 +292,7 @@ pub const LARGE_BYTES: f64 = 131_072.0;
 
 /// What the requests of a device cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct DeviceCosts {
     /// Reads at random places.

@@ -32,6 +32,7 @@ pub mod model;
 pub mod name;
 pub mod observe;
 pub mod reason;
+pub mod report;
 pub mod room;
 pub mod round_robin;
 pub mod serve;

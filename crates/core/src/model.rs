@@ -15,7 +15,7 @@ mod tenant;
 mod tests;
 mod volume;
 
-pub use self::device::{Calibration, DeviceRecord, Isolation, Policy, QueueSettings};
+pub use self::device::{Calibration, DeviceRecord, Isolation, Policy, QueueSettings, StoredCosts};
 pub use self::front_end::FrontEnd;
 pub use self::fs::{FsKind, Provision, Repair, VolumeFs};
 pub use self::hold::{HeldJournal, HeldTenant, Hold, IoMax, Mode, RateLimit, Unit};
@@ -24,5 +24,5 @@ pub use self::pool::{Pool, PoolSource, Server};
 pub use self::read_from::ReadFrom;
 pub(crate) use self::read_from::read_from_tag;
 pub use self::selinux::{MAX_SELINUX_CONTEXT_BYTES, SelinuxContext, SelinuxContextError};
-pub use self::tenant::{IoLimit, Tenant};
+pub use self::tenant::{IoLimit, Profile, Tenant};
 pub use self::volume::{Mapping, MountOptions, Volume, VolumeRef, VolumeRefError, VolumeState};

@@ -170,6 +170,7 @@ mod tests {
             volumes: vec![],
             created_by: None,
             removing: false,
+            profile: None,
         };
         let limit = IoLimit { device: "/dev/vda".into(), write_iops: Some(200), ..IoLimit::default() };
         let steps =

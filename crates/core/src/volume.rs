@@ -13,7 +13,7 @@ use crate::slices;
 use crate::units::Bytes;
 
 /// Steps, and what to do if one of them fails. ([`recover`] handles the case that the daemon is killed.)
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// The steps in order.
     pub steps: Vec<Action>,

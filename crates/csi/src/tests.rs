@@ -55,7 +55,8 @@ impl Stack {
         let socket = run.join("bulkhead.sock");
         let daemon = Client::new(&socket);
         let dirs = Dirs { state, run };
-        let options = DaemonOptions { dirs, socket, socket_group: None, metrics: None, fault_after: None };
+        let options =
+            DaemonOptions { dirs, socket, socket_group: None, metrics: None, domain: None, fault_after: None };
         let (stop, stopped) = oneshot::channel();
         let facts = json!({ "kernel_release": "simulated" });
         let task = tokio::spawn(async move {

@@ -63,7 +63,8 @@ impl Stack {
     async fn start_daemon(&mut self) {
         let dirs = Dirs { state: self.dir.path().join("state"), run: self.dir.path().join("run") };
         let socket = self.daemon.socket().to_owned();
-        let options = DaemonOptions { dirs, socket, socket_group: None, metrics: None, fault_after: None };
+        let options =
+            DaemonOptions { dirs, socket, socket_group: None, metrics: None, domain: None, fault_after: None };
         let (stop, stopped) = oneshot::channel();
         let (host, observation) = (Arc::clone(&self.host), simulated_observation());
         let facts = json!({ "kernel_release": "simulated" });

@@ -70,6 +70,8 @@ pub struct DaemonOptions {
     /// Address that serves `/metrics`, and nothing else, to Prometheus; `None` disables it. It exposes the names of all containers that
     /// do I/O.
     pub metrics: Option<SocketAddr>,
+    /// What fails together with the host, for its report.
+    pub domain: Option<String>,
     /// For crash tests: the number of steps after which the process aborts ([`crate::carry_out::FAULT_VARIABLE`]).
     pub fault_after: Option<i64>,
 }
@@ -158,10 +160,10 @@ pub async fn run_until(
     let group = options.socket_group.as_deref().map(group_id).transpose()?;
     make_dirs(&options.dirs)?;
     let lock = lock(&options.dirs.run)?;
-    let (dirs, fault_after) = (options.dirs.clone(), options.fault_after);
+    let (dirs, fault_after, domain) = (options.dirs.clone(), options.fault_after, options.domain.clone());
     let acting = Arc::clone(&host);
     let reconcile = move || {
-        let engine = Engine::new(dirs, Executor::new(acting, fault_after));
+        let engine = Engine::new(dirs, Executor::new(acting, fault_after)).in_domain(domain);
         engine.reconcile();
         engine
     };

@@ -2,20 +2,22 @@
 //!
 //! Measuring an io.cost model is not here: a worker does it (`service/measure.rs`, `bulkhead-measure`).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use bulkhead_api::wire::{DeviceControl, DeviceView, Done};
+use bulkhead_api::wire::{CostsStore, DeviceControl, DeviceView, Done};
 use bulkhead_core::action::{Action, Applied, QueueAction, Record, StateAction};
+use bulkhead_core::demand::DeviceCosts;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, in_order};
 use bulkhead_core::health;
-use bulkhead_core::model::{Calibration, DeviceRecord, Policy, QueueSettings};
+use bulkhead_core::model::{Calibration, DeviceRecord, Policy, PoolSource, QueueSettings, Server, StoredCosts};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::volume::Plan;
 
 use crate::engine::Engine;
 use crate::findings::lookup_failed;
 use crate::host::BlockFacts;
+use crate::volumes::created_now;
 
 impl Engine {
     /// All block devices: physical ones and those stacked on them.
@@ -101,6 +103,53 @@ impl Engine {
         Ok(Done { object: view, steps: done, dry_run })
     }
 
+    /// Records what requests to the file system of a directory cost, with the first physical device below it. Replaces costs that were
+    /// recorded for the same devices.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a relative path and for costs that make no sense, `Unsupported` if the file system is on no block device.
+    pub fn costs_store(&self, request: &CostsStore, dry_run: bool) -> Result<Done<DeviceView>, Fault> {
+        let object = format!("directory {}", request.directory.display());
+        let invalid = |cause: String| Fault::new(Code::InvalidArgument, object.clone(), cause);
+        if let Err(error) = request.costs.check() {
+            return Err(invalid(format!("its costs make no sense: {error}")));
+        }
+        let devices = self.physical_below(&request.directory)?;
+        let facts = self.facts(&devices[0])?;
+        let mut record = self.device_record(&facts)?;
+        record.costs.retain(|stored| stored.devices != devices);
+        let unix_seconds = created_now().unwrap_or_default();
+        record.costs.push(StoredCosts { devices, costs: request.costs.clone(), unix_seconds });
+        let done = self.executor.run_steps(vec![self.write_device(&record)], dry_run)?;
+        let view = if dry_run { None } else { Some(self.device_inspect(facts.name.as_str())?) };
+        Ok(Done { object: view, steps: done, dry_run })
+    }
+
+    /// Kernel names of the physical devices below the file system of a directory, in order; at least one.
+    ///
+    /// # Errors
+    /// As [`Engine::costs_store`].
+    pub(crate) fn physical_below(&self, directory: &Path) -> Result<Vec<String>, Fault> {
+        let object = format!("directory {}", directory.display());
+        if !directory.is_absolute() {
+            return Err(Fault::new(Code::InvalidArgument, object, "it is not an absolute path"));
+        }
+        let source = PoolSource::File { directory: directory.to_owned(), server: Server::Auto };
+        let (devices, unknown) = self.host().physical_devices(&source);
+        if devices.is_empty() {
+            let why = if unknown.is_empty() { String::new() } else { format!(" ({})", unknown.join("; ")) };
+            return Err(Fault::new(Code::Unsupported, object, format!("its file system is on no block device{why}")));
+        }
+        Ok(devices)
+    }
+
+    /// The recorded costs of a set of physical devices, given in order.
+    pub(crate) fn costs_of(&self, devices: &[String]) -> Option<DeviceCosts> {
+        let facts = self.facts(devices.first()?).ok()?;
+        let record = self.device_record(&facts).ok()?;
+        record.costs.into_iter().find(|stored| stored.devices == devices).map(|stored| stored.costs)
+    }
+
     /// Enables recorded policies again, after a reboot or when another program changed them. A missing device does not affect
     /// the others. Returns the errors.
     pub(crate) fn restore_devices(&self) -> Vec<Fault> {
@@ -114,8 +163,14 @@ impl Engine {
     }
 
     fn restore_device(&self, record: Record) -> Result<Vec<Applied>, Fault> {
-        let Record::Device(DeviceRecord { name, identity, policy: Some(policy), before: Some(before), calibration }) =
-            record
+        let Record::Device(DeviceRecord {
+            name,
+            identity,
+            policy: Some(policy),
+            before: Some(before),
+            calibration,
+            ..
+        }) = record
         else {
             return Ok(Vec::new());
         };
@@ -157,6 +212,7 @@ impl Engine {
             policy: None,
             before: None,
             calibration: None,
+            costs: Vec::new(),
         })
     }
 

@@ -71,6 +71,8 @@ pub struct Engine {
     pub(crate) dirs: Dirs,
     pub(crate) executor: Executor,
     pub(crate) shared: Arc<Shared>,
+    /// What fails together with the host, for its report.
+    pub(crate) domain: Option<String>,
 }
 
 /// State shared by all operations.
@@ -149,7 +151,13 @@ impl Engine {
     /// An engine on this host. Call [`Engine::reconcile`] before anything else.
     #[must_use]
     pub fn new(dirs: Dirs, executor: Executor) -> Self {
-        Self { dirs, executor, shared: Arc::default() }
+        Self { dirs, executor, shared: Arc::default(), domain: None }
+    }
+
+    /// On a host that fails together with others: what they have in common, as a rack or a zone.
+    #[must_use]
+    pub fn in_domain(self, domain: Option<String>) -> Self {
+        Self { domain, ..self }
     }
 
     /// The same for a job.

@@ -103,6 +103,15 @@ pub struct BlockFacts {
     pub cost_qos: Option<String>,
 }
 
+/// How large a host is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostSize {
+    /// Number of processors that are online.
+    pub cpus: u32,
+    /// Memory.
+    pub memory_bytes: Bytes,
+}
+
 /// An ext4 and its journal thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalFacts {
@@ -422,6 +431,12 @@ pub trait Processes {
 
     /// Start time of a process; `None` if it does not exist.
     fn start_time(&self, pid: u32) -> Option<u64>;
+
+    /// Processors and memory.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn size(&self) -> Result<HostSize, Fault>;
 
     /// Whether the host is being shut down or rebooted, according to process 1.
     fn is_going_down(&self) -> bool;

@@ -31,6 +31,7 @@ mod problems;
 mod reconcile;
 mod release;
 mod repair;
+mod report;
 mod resize;
 mod room;
 mod roster;

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bulkhead_api::wire::{Done, TenantCreate, TenantSet, TenantView};
-use bulkhead_core::action::{Action, Applied, CgroupAction};
+use bulkhead_api::wire::{Done, ProfileStore, TenantCreate, TenantSet, TenantView};
+use bulkhead_core::action::{Action, Applied, CgroupAction, Record, StateAction};
 use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, in_order};
 use bulkhead_core::health::{self, TenantFacts};
-use bulkhead_core::model::{Holder, IoLimit, Lease, Tenant, VolumeRef};
+use bulkhead_core::model::{Holder, IoLimit, Lease, Profile, Tenant, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::slices;
@@ -19,6 +19,7 @@ use bulkhead_core::units::DevNo;
 use crate::engine::{Engine, WithoutCpu};
 use crate::findings::lookup_failed;
 use crate::hold::promises::check_promise;
+use crate::volumes::created_now;
 
 /// Delay before a refused controller is enabled again: each attempt blocks all forks for a moment.
 const CPU_RETRY_DELAY: Duration = Duration::from_secs(600);
@@ -30,7 +31,7 @@ impl Engine {
     /// `AlreadyExists` if it exists and differs, `Unsupported` without the io controller, and those of mounting.
     pub fn tenant_create(&self, request: &TenantCreate, dry_run: bool) -> Result<Done<TenantView>, Fault> {
         let object = format!("tenant {}", request.name);
-        let wanted = Tenant {
+        let mut wanted = Tenant {
             name: request.name.clone(),
             share: request.share,
             limits: request.limits.clone(),
@@ -38,9 +39,14 @@ impl Engine {
             volumes: request.volumes.clone(),
             created_by: request.created_by,
             removing: false,
+            profile: None,
         };
         let is_new = match self.tenant(&request.name) {
-            Ok(found) if found == wanted => false,
+            // A profile comes later, and is kept.
+            Ok(found) if found.clone().without_profile() == wanted => {
+                wanted.profile = found.profile;
+                false
+            }
             Ok(_) => {
                 return Err(Fault::new(
                     Code::AlreadyExists,
@@ -94,6 +100,25 @@ impl Engine {
     /// `NotFound`, `Corrupt`.
     pub fn tenant_inspect(&self, name: &Name) -> Result<TenantView, Fault> {
         Ok(self.tenant_view(&self.tenant(name)?))
+    }
+
+    /// Records what a tenant demands, for plans. Replaces an earlier profile.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidArgument` for a profile that makes no sense.
+    pub fn profile_store(&self, name: &Name, request: &ProfileStore, dry_run: bool) -> Result<Done<TenantView>, Fault> {
+        let mut tenant = self.tenant(name)?;
+        let ProfileStore { workload, demand, alone_per_s } = request.clone();
+        let profile = Profile { workload, demand, alone_per_s, unix_seconds: created_now().unwrap_or_default() };
+        if let Err(error) = profile.check() {
+            let cause = format!("its profile makes no sense: {error}");
+            return Err(Fault::new(Code::InvalidArgument, format!("tenant {name}"), cause));
+        }
+        tenant.profile = Some(profile);
+        let (path, record) = (self.dirs.tenant_record(name), Box::new(Record::Tenant(tenant.clone())));
+        let write = Action::State(StateAction::WriteRecord { path, record });
+        let steps = self.executor.run_steps(vec![write], dry_run)?;
+        Ok(Done { object: (!dry_run).then(|| self.tenant_view(&tenant)), steps, dry_run })
     }
 
     /// Changes share, limits, promise and volumes. Idempotent.

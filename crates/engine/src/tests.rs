@@ -8,6 +8,7 @@ mod journals;
 mod outside;
 mod raw;
 mod records;
+mod report;
 mod requests;
 mod selinux;
 mod tenants;

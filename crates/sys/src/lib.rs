@@ -36,6 +36,7 @@ pub mod runtimes;
 pub mod scratch;
 pub mod selinux;
 pub mod shared;
+pub mod size;
 pub mod spawn;
 pub mod systemd;
 pub mod thin;

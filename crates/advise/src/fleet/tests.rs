@@ -142,3 +142,73 @@ fn a_demand_is_corrected_by_what_was_measured() {
     let elsewhere = FLEET.replace("on = \"h-1/n0\"", "measured = { per-s = 7, on = \"h-1/n1\" }");
     assert!(parse(&elsewhere, &read).unwrap_err().to_string().contains("has no device of this name"));
 }
+
+/// A report of a host with a tenant on its one device with costs, and what is not known of it.
+fn report() -> String {
+    format!(
+        r#"{{"version": 1, "unix_seconds": 7, "cpus": 4, "memory_bytes": 8589934592, "domain": "rack-7", "n_left_out": 3,
+        "devices": [
+            {{"name": "sda", "costs": {COSTS}, "shares_work": true, "pools": [
+                {{"name": "slow", "free_bytes": 1073741824}}, {{"name": "roomy", "free_bytes": 2147483648}}]}},
+            {{"name": "sdb", "shares_work": false, "pools": []}}],
+        "workloads": [
+            {{"name": "shop", "share": 300, "device": "sda", "space_bytes": 1073741824, "fsync_p99_us": 20000,
+                "volumes": ["roomy/shop"], "profile": {{"unix_seconds": 5, "alone_per_s": 500,
+                    "demand": {{"clients": 1, "cpu-seconds": 0.0001}}}}}},
+            {{"name": "queue", "share": 100, "device": "sda", "space_bytes": 0,
+                "profile": {{"unix_seconds": 5, "demand": {{"clients": 2, "cpu-seconds": 0.001}}}}}},
+            {{"name": "new", "share": 100, "device": "sda", "space_bytes": 1073741824}},
+            {{"name": "away", "share": 100, "device": "sdb", "space_bytes": 0,
+                "profile": {{"unix_seconds": 5, "demand": {{"clients": 2, "cpu-seconds": 0.001}}}}}}]}}"#
+    )
+}
+
+fn with_report(host: &str, report: &str) -> Result<FleetFile, String> {
+    let read = |path: &Path| if path == Path::new("r.json") { Ok(report.to_owned()) } else { read(path) };
+    parse(&FLEET.replacen("[[device]]", &format!("{host}\n[[device]]"), 1), &read).map_err(|error| error.to_string())
+}
+
+const REPORTED: &str = "[[host]]\nname = \"live\"\nreport = \"r.json\"\n";
+
+#[test]
+fn a_host_is_read_from_its_report() {
+    let both = format!("{REPORTED}[[host]]\nname = \"second\"\nreport = \"r.json\"\n");
+    let file = with_report(&both, &report()).unwrap();
+    let (fleet, live) = (&file.fleet, &file.fleet.machines[0]);
+    assert_eq!((live.cpus, live.domain.as_str(), live.devices.len()), (4.0, "rack-7", 1));
+    // What is free, and what the placed tenants have.
+    assert_eq!((live.devices[0].name.as_str(), live.devices[0].space), ("sda", Bytes::mib(4 << 10)));
+    assert_eq!(file.pools[0], [Some("roomy".to_owned())]);
+    assert_eq!(fleet.costs.len(), 1, "equal costs are one kind");
+    let names: Vec<&str> = fleet.workloads.iter().map(|its| its.name.as_str()).collect();
+    // Tenants of different hosts may have one name; the fleet's own workloads come last.
+    assert_eq!(names, ["shop", "queue", "second.shop", "second.queue", "mysql-1", "mysql-2", "log"]);
+    let shop = &fleet.workloads[0];
+    assert_eq!(shop.now, Some(Place { machine: 0, device: 0 }));
+    assert_eq!((shop.share, shop.fsync_p99, shop.floor), (300.0, Some(0.02), 0.25));
+    assert_eq!(file.volumes[0], ["roomy/shop"]);
+    assert!(fleet.demands[shop.demand].correction_seconds > 0.0, "it was slower alone than predicted");
+    assert_eq!(file.corrections.len(), 2);
+    let of_live: Vec<&UnknownWhat> =
+        file.unknown.iter().filter(|its| its.host == "live").map(|its| &its.what).collect();
+    let (device, demand) = (UnknownWhat::Device("sdb".to_owned()), UnknownWhat::Demand("new".to_owned()));
+    assert_eq!(of_live, [&device, &UnknownWhat::LeftOut(3), &demand, &UnknownWhat::Place("away".to_owned())]);
+}
+
+#[test]
+fn reports_that_cannot_be_used_are_refused_with_line_and_key() {
+    let refused = |host: &str, report: &str| with_report(host, report).unwrap_err();
+    assert_eq!(
+        refused(&format!("{REPORTED}cpus = 4\n"), &report()),
+        "line 7: host \"live\": cpus: it cannot be given beside `report`"
+    );
+    let found = refused(REPORTED, "{}");
+    assert!(found.starts_with("line 6: host \"live\": report: r.json: it is not a report of a host: "), "{found}");
+    let newer = report().replace("\"version\": 1", "\"version\": 2");
+    assert!(refused(REPORTED, &newer).ends_with("r.json: it has version 2, this program reads version 1"));
+    let unmeasured = report().replace(&format!("\"costs\": {COSTS},"), "");
+    let found = refused(REPORTED, &unmeasured);
+    assert!(found.contains("report: r.json: it has no device with costs: run `bulkhead device costs"), "{found}");
+    let found = refused("[[host]]\nname = \"x\"\n", "");
+    assert_eq!(found, "line 4: host \"x\": cpus: it is missing, and there is no `report`");
+}

@@ -1,7 +1,7 @@
 //! What else could be done with a workload, and what that would change.
 
 use super::mixes::Mixes;
-use super::{Broken, Fleet, Place, Placement};
+use super::{Broken, Fleet, Place, Placement, Workload};
 
 /// Another place for a workload.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,16 +100,13 @@ pub struct More {
     pub breaks: Vec<Broken>,
 }
 
-/// One more copy of a workload beside a placement, on each device of each host that differs in kind or mix: those that break nothing first, then
+/// One more workload beside a placement, with a demand of the fleet, on each device of each host that differs in kind or mix: those that break nothing first, then
 /// by what is gained.
 #[must_use]
-pub fn one_more(fleet: &Fleet, places: &[Place], workload: usize) -> Vec<More> {
+pub fn one_more(fleet: &Fleet, places: &[Place], workload: &Workload) -> Vec<More> {
     let present = super::judge(fleet, places.to_vec());
     let mut with = fleet.clone();
-    let mut copy = fleet.workloads[workload].clone();
-    copy.name = format!("one more {}", copy.name);
-    copy.now = None;
-    with.workloads.push(copy);
+    with.workloads.push(Workload { now: None, ..workload.clone() });
     let mut mixes = Mixes::new(&with);
     let on = mixes.by_machine(places);
     let mut seen = Vec::new();

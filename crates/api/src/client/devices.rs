@@ -5,7 +5,7 @@ use bulkhead_core::model::Calibration;
 
 use super::{Client, dry};
 use crate::routes::{self, Device, NoQuery, Wait};
-use crate::wire::{DeviceControl, DeviceMeasure, DeviceView, Done, HoldStart, HoldView, JobView};
+use crate::wire::{CostsStore, DeviceControl, DeviceMeasure, DeviceView, Done, HoldStart, HoldView, JobView};
 
 /// Devices and holds.
 #[expect(clippy::missing_errors_doc, reason = "documented once, at the first `impl` block of `Client`")]
@@ -53,6 +53,11 @@ impl Client {
         dry_run: bool,
     ) -> Result<Done<DeviceView>, Fault> {
         self.submit(routes::device_calibrate(), &Device(name.to_owned()), dry(dry_run), calibration).await
+    }
+
+    /// Stores what the requests of the devices below a directory cost.
+    pub async fn costs_store(&self, request: &CostsStore, dry_run: bool) -> Result<Done<DeviceView>, Fault> {
+        self.submit(routes::costs_store(), &(), dry(dry_run), request).await
     }
 
     /// Starts to measure a device.

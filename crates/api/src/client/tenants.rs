@@ -6,7 +6,9 @@ use uuid::Uuid;
 
 use super::{Client, Removal, dry};
 use crate::routes::{self, NoContent, NoQuery, Run, Wait};
-use crate::wire::{Done, LeaseCreate, LeaseReply, LeaseView, RunStart, RunView, TenantCreate, TenantSet, TenantView};
+use crate::wire::{
+    Done, LeaseCreate, LeaseReply, LeaseView, ProfileStore, RunStart, RunView, TenantCreate, TenantSet, TenantView,
+};
 
 /// Tenants, leases and runs.
 #[expect(clippy::missing_errors_doc, reason = "documented once, at the first `impl` block of `Client`")]
@@ -29,6 +31,16 @@ impl Client {
     /// Changes a tenant.
     pub async fn tenant_set(&self, name: &Name, request: &TenantSet, dry_run: bool) -> Result<Done<TenantView>, Fault> {
         self.submit(routes::tenant_set(), name, dry(dry_run), request).await
+    }
+
+    /// Stores what a tenant demands.
+    pub async fn profile_store(
+        &self,
+        name: &Name,
+        request: &ProfileStore,
+        dry_run: bool,
+    ) -> Result<Done<TenantView>, Fault> {
+        self.submit(routes::profile_store(), name, dry(dry_run), request).await
     }
 
     /// Removes a tenant; its volumes are kept.

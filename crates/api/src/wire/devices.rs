@@ -1,5 +1,8 @@
 //! Devices and the host: requests and answers.
 
+use std::path::PathBuf;
+
+use bulkhead_core::demand::DeviceCosts;
 use bulkhead_core::finding::Finding;
 use bulkhead_core::model::{Calibration, Policy};
 use bulkhead_core::name::Name;
@@ -25,6 +28,17 @@ pub struct DeviceMeasure {
     /// Only measure the effect of the stored calibration. Default: false.
     #[serde(default)]
     pub verify: bool,
+}
+
+/// Stores what the requests of a device cost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CostsStore {
+    /// Absolute path of the directory in which they were measured: they are those of the devices below its file system.
+    #[schema(value_type = String)]
+    pub directory: PathBuf,
+    /// The costs.
+    pub costs: DeviceCosts,
 }
 
 /// A block device.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use bulkhead_core::demand::Demand;
 use bulkhead_core::finding::Finding;
 use bulkhead_core::model::{FrontEnd, IoLimit, LeaseUser, SelinuxContext, VolumeRef};
 use bulkhead_core::name::Name;
@@ -68,6 +69,20 @@ pub struct TenantSet {
     /// Volumes to detach and unmount.
     #[serde(default)]
     pub detach: Vec<VolumeRef>,
+}
+
+/// Stores what a tenant demands of its host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProfileStore {
+    /// The workload that the tenant is a copy of, by which copies on other hosts are known. Default: the tenant's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Name>,
+    /// What each of its operations demands.
+    pub demand: Demand,
+    /// Operations per second that it achieved while nothing else used the host, above 0. Default: it was not alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alone_per_s: Option<f64>,
 }
 
 /// A tenant.

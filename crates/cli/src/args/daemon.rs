@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use bulkhead_formats::servers;
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
 #[derive(Debug, Args)]
@@ -21,6 +22,9 @@ pub(crate) struct DaemonArgs {
     /// I/O
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// What fails together with this host, as a rack or a zone, for `host report`
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) domain: Option<String>,
     /// Maximum number of requests in flight per volume of a directory pool, 1 to 1024; each takes up to 256 KiB of memory that is never paged out. Volumes
     /// that already have a device keep their value
     #[arg(long, value_name = "N", default_value_t = servers::DEFAULT_REQUESTS, value_parser = clap::value_parser!(u16).range(1..=1024))]

@@ -36,8 +36,8 @@ pub(crate) enum DeviceCommand {
     /// Measure what the requests of a device cost, for `bulkhead plan`, and print it as JSON
     ///
     /// Reads and writes a file without a name in the given directory for about two minutes; it disappears at the end. The device should be idle
-    /// otherwise, and the file as large as the data that will be there: an arm has a longer way on more of the disk. Needs no daemon. Requires
-    /// fio.
+    /// otherwise, and the file as large as the data that will be there: an arm has a longer way on more of the disk. Needs no daemon, except
+    /// with --save. Requires fio.
     Costs(CostsArgs),
 }
 
@@ -48,6 +48,9 @@ pub(crate) struct CostsArgs {
     /// Size of the file, at least 256 MiB [default: a quarter of the free space, at most 4 GiB]
     #[arg(long, value_name = "SIZE")]
     pub(crate) size: Option<String>,
+    /// Also store the costs in the daemon, for `host report`
+    #[arg(long)]
+    pub(crate) save: bool,
 }
 
 #[derive(Debug, Args)]

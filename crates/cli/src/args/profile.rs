@@ -14,4 +14,13 @@ pub(crate) struct ProfileArgs {
     /// Write the demand to this file, for `demand` in a fleet file
     #[arg(long, value_name = "FILE")]
     pub(crate) demand: Option<PathBuf>,
+    /// Also store the demand in the daemon, for `host report`: with the tenant that the container is in, or with the named one
+    #[arg(long, value_name = "TENANT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub(crate) save: Option<String>,
+    /// Workload that the tenant is a copy of, by which copies on other hosts are known [default: the tenant's name]
+    #[arg(long, value_name = "NAME", requires = "save")]
+    pub(crate) workload: Option<String>,
+    /// Nothing else used the host meanwhile: predictions are corrected by what the container achieved
+    #[arg(long, requires = "save")]
+    pub(crate) alone: bool,
 }

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use bulkhead_advise::fleet::FleetFile;
+use bulkhead_advise::fleet::{FleetFile, Unknown, UnknownWhat};
 use bulkhead_advise::place::{
-    Alternative, Apart, Broken, Fleet, More, Place, Placement, alternatives, moves, one_more as predict_one_more,
-    upper_bound,
+    Alternative, Apart, Broken, Fleet, More, Place, Placement, Workload, alternatives, moves,
+    one_more as predict_one_more, upper_bound,
 };
 use bulkhead_core::error::Fault;
 use serde::Serialize;
@@ -27,6 +27,8 @@ struct PlanView<'a> {
     moves: Vec<MoveView<'a>>,
     broken: Vec<String>,
     corrections: Vec<CorrectionView<'a>>,
+    /// What predictions are without.
+    unknown: Vec<String>,
 }
 
 /// What a workload achieved alone, and by how much predictions are corrected by it.
@@ -105,14 +107,15 @@ fn workload_name(fleet: &Fleet, workload: usize) -> &str {
     fleet.workloads.get(workload).map_or("the new one", |workload| &workload.name)
 }
 
-/// A broken constraint in words.
-pub(super) fn broken(fleet: &Fleet, broken: &Broken) -> String {
+/// A broken constraint in words; `new` is the workload behind the last.
+pub(super) fn broken(fleet: &Fleet, broken: &Broken, new: Option<&Workload>) -> String {
     let name = |workload: usize| workload_name(fleet, workload);
+    let its = |workload: usize| fleet.workloads.get(workload).or(new);
     match broken {
         Broken::Space { place, missing } => format!("{} lacks {missing} of space", place_name(fleet, *place)),
         Broken::Memory { machine, missing } => format!("{} lacks {missing} of memory", fleet.machines[*machine].name),
         Broken::Floor { workload, normalised } => {
-            let floor = fleet.workloads.get(*workload).map_or(0.0, |its| its.floor);
+            let floor = its(*workload).map_or(0.0, |its| its.floor);
             format!(
                 "{} keeps {} of its throughput, less than {}",
                 name(*workload),
@@ -121,7 +124,7 @@ pub(super) fn broken(fleet: &Fleet, broken: &Broken) -> String {
             )
         }
         Broken::Fsync { workload, p99 } => {
-            let most = fleet.workloads.get(*workload).and_then(|its| its.fsync_p99).unwrap_or(0.0);
+            let most = its(*workload).and_then(|its| its.fsync_p99).unwrap_or(0.0);
             format!("an fsync of {} takes {:.1} ms, more than {:.1} ms", name(*workload), p99 * 1e3, most * 1e3)
         }
         Broken::Together { workload, with } => {
@@ -137,7 +140,7 @@ pub(super) fn broken(fleet: &Fleet, broken: &Broken) -> String {
 fn rejected(fleet: &Fleet, other: &Alternative) -> String {
     let place = place_name(fleet, other.place);
     if let Some(first) = other.breaks.first() {
-        return format!("not {place}: {}", broken(fleet, first));
+        return format!("not {place}: {}", broken(fleet, first, None));
     }
     match other.hurts {
         Some((hurt, before, after)) if before - after > 0.005 => {
@@ -235,9 +238,35 @@ pub(super) fn plan(file: &FleetFile, placement: &Placement, has_moves: bool, out
         ));
     }
     for one in &placement.broken {
-        output.say(&format!("broken: {}", broken(fleet, one)));
+        output.say(&format!("broken: {}", broken(fleet, one, None)));
     }
+    unknown(file, output);
     Ok(())
+}
+
+/// Says what predictions are without.
+pub(super) fn unknown(file: &FleetFile, output: &Output) {
+    for one in &file.unknown {
+        output.say(&unknown_in_words(one));
+    }
+}
+
+fn unknown_in_words(unknown: &Unknown) -> String {
+    let host = &unknown.host;
+    match &unknown.what {
+        UnknownWhat::Device(device) => {
+            format!("without {host}/{device}, which has no costs: run `bulkhead device costs DIRECTORY --save` there")
+        }
+        UnknownWhat::Demand(tenant) => {
+            format!(
+                "without {tenant} on {host}, whose demand is not known: run `bulkhead profile {tenant} --save` there"
+            )
+        }
+        UnknownWhat::Place(tenant) => {
+            format!("without {tenant} on {host}, which has no volumes on a device with costs")
+        }
+        UnknownWhat::LeftOut(n) => format!("without {n} tenants that the report of {host} left out"),
+    }
 }
 
 fn view<'a>(
@@ -262,7 +291,7 @@ fn view<'a>(
         hurts: other.hurts.map(|(hurt, ..)| workload_name(fleet, hurt)),
         hurts_from: other.hurts.map(|(_, before, _)| before),
         hurts_to: other.hurts.map(|(.., after)| after),
-        breaks: other.breaks.iter().map(|one| broken(fleet, one)).collect(),
+        breaks: other.breaks.iter().map(|one| broken(fleet, one, None)).collect(),
     };
     let workload = |at: usize| {
         let achieved = &placement.achieved[at];
@@ -299,7 +328,8 @@ fn view<'a>(
         workloads: (0..fleet.workloads.len()).map(workload).collect(),
         hosts: fleet.machines.iter().zip(&placement.uses).map(host).collect(),
         moves: moves.iter().map(moved).collect(),
-        broken: placement.broken.iter().map(|one| broken(fleet, one)).collect(),
+        broken: placement.broken.iter().map(|one| broken(fleet, one, None)).collect(),
+        unknown: file.unknown.iter().map(unknown_in_words).collect(),
     }
 }
 
@@ -307,8 +337,9 @@ fn view<'a>(
 ///
 /// # Errors
 /// When standard output cannot be written.
-pub(super) fn one_more(fleet: &Fleet, placement: &Placement, workload: usize, output: &Output) -> Result<(), Fault> {
-    let found = predict_one_more(fleet, &placement.places, workload);
+pub(super) fn one_more(file: &FleetFile, placement: &Placement, new: &Workload, output: &Output) -> Result<(), Fault> {
+    let fleet = &file.fleet;
+    let found = predict_one_more(fleet, &placement.places, new);
     let hurt = |more: &More| more.hurts.filter(|(_, before, after)| before - after > 0.005);
     if output.is_json() {
         let view = |more: &More| MoreView {
@@ -318,14 +349,14 @@ pub(super) fn one_more(fleet: &Fleet, placement: &Placement, workload: usize, ou
             hurts: hurt(more).map(|(hurt, ..)| workload_name(fleet, hurt)),
             hurts_from: hurt(more).map(|(_, before, _)| before),
             hurts_to: hurt(more).map(|(.., after)| after),
-            breaks: more.breaks.iter().map(|one| broken(fleet, one)).collect(),
+            breaks: more.breaks.iter().map(|one| broken(fleet, one, Some(new))).collect(),
         };
         return output.json(&found.iter().map(view).collect::<Vec<_>>());
     }
     let rows: Vec<Vec<String>> = found
         .iter()
         .map(|more| {
-            let breaks: Vec<String> = more.breaks.iter().map(|one| broken(fleet, one)).collect();
+            let breaks: Vec<String> = more.breaks.iter().map(|one| broken(fleet, one, Some(new))).collect();
             let most = hurt(more).map(|(hurt, before, after)| {
                 format!("{} from {} to {}", workload_name(fleet, hurt), percent(before), percent(after))
             });

@@ -61,6 +61,7 @@ impl Daemon {
             socket: dir.path().join("sock"),
             socket_group: None,
             metrics: None,
+            domain: None,
             fault_after: None,
         };
         let (stop, stopped) = oneshot::channel::<()>();

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use crate::{NO_SOCKET, bulkhead};
+use bulkhead_api::client::Client;
+use bulkhead_api::wire::{CostsStore, ProfileStore};
+
+use crate::{Daemon, NO_SOCKET, bulkhead};
 
 fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
@@ -75,4 +78,53 @@ fn bad_fleets_are_refused_with_line_and_key() {
     assert!(code == invalid && said.contains("line 1: host: the fleet has none"), "{said}");
     let (code, said) = refused(&good, &["--one-more", "shopp"]);
     assert!(code == Some(3) && said.contains("it has no workload \"shopp\""), "{said}");
+}
+
+#[test]
+fn this_host_is_planned_from_its_daemon() {
+    let daemon = Daemon::start();
+    let demand = docs().join("plan/mysql.json").display().to_string();
+    let one_more = ["plan", "--here", "--one-more", "shop", "--demand", &demand];
+    let said = daemon.screen(&one_more);
+    assert!(said.contains("this host: it has no pools: nothing can be predicted"), "{said}");
+    daemon.create_pools();
+    daemon.create_volumes();
+    daemon.create_tenant();
+    let said = daemon.screen(&one_more);
+    assert!(
+        said.contains("no device has costs") && said.contains("`bulkhead device costs DIRECTORY --save`"),
+        "{said}"
+    );
+    let read = |name: &str| std::fs::read(docs().join("plan").join(name)).unwrap();
+    let client = Client::new(daemon.dir.path().join("sock"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let costs = CostsStore { directory: "/srv/pool".into(), costs: serde_json::from_slice(&read("ssd.json")).unwrap() };
+    runtime.block_on(client.costs_store(&costs, false)).unwrap();
+    // With no file but the demand.
+    let said = daemon.screen(&one_more);
+    assert!(said.starts_with("exit 0") && said.contains("here/sda  100 %    0 %"), "{said}");
+    assert!(
+        said.contains("without db on here, whose demand is not known: run `bulkhead profile db --save` there"),
+        "{said}"
+    );
+    let demand = serde_json::from_slice(&read("backup.json")).unwrap();
+    let profile = ProfileStore { workload: None, demand, alone_per_s: None };
+    runtime.block_on(client.profile_store(&"db".parse().unwrap(), &profile, false)).unwrap();
+    let said = daemon.screen(&one_more);
+    assert!(said.starts_with("exit 0") && !said.contains("without db") && said.contains("db from 100 %"), "{said}");
+    assert!(daemon.screen(&["plan", "--here"]).contains("db        here/sda"));
+    let said = daemon.screen(&["plan", "--here", "--one-more", "dbb"]);
+    assert!(said.contains("exit 3") && said.contains("it has db; a new one needs `--demand FILE`"), "{said}");
+    // The report as a file of a fleet.
+    let report = daemon.screen(&["host", "report"]).replace("exit 0\n----- stdout\n", "");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("node-1.json"), &report).unwrap();
+    std::fs::write(dir.path().join("fleet.toml"), "[[host]]\nname = \"node-1\"\nreport = \"node-1.json\"\n").unwrap();
+    let output = run(dir.path(), &["plan", "fleet.toml", "--today"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("db        node-1/sda"), "{text}");
+    std::fs::write(dir.path().join("node-1.json"), report.replace("\"clients\": ", "\"clients\": -")).unwrap();
+    let output = run(dir.path(), &["plan", "fleet.toml"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("host \"node-1\": report: node-1.json: workload db: profile: clients: -"), "{said}");
 }

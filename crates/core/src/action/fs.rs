@@ -11,7 +11,7 @@ use crate::model::{FsKind, Repair};
 use crate::units::Bytes;
 
 /// Actions on file systems that are not mounted, and on their journals; growing works on mounted ones as well.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
 pub enum FsAction {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Record;
 
 /// Actions on directories and state files.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
 pub enum StateAction {

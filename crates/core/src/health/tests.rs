@@ -156,6 +156,7 @@ fn a_condition_of_all_tenants_is_a_finding_of_the_host() {
         volumes: vec![],
         created_by: None,
         removing: true,
+        profile: None,
     };
     let refused = Fault::new(Code::Unsupported, "cgroup /", "a realtime process is below it").hint("move that");
     let of = |has_weight_files, has_cpu, cpu_refused| {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::demand::DeviceCosts;
 use crate::devname::DevName;
 
 /// The controller that applies weights on a device.
@@ -65,8 +66,20 @@ pub struct QueueSettings {
     pub cost_qos: Option<String>,
 }
 
+/// What the requests of physical devices cost, as measured of a file system on them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct StoredCosts {
+    /// Kernel names of all physical devices below the file system, in order: the costs are those of the whole, as of a RAID.
+    pub devices: Vec<String>,
+    /// The costs.
+    pub costs: DeviceCosts,
+    /// When they were stored, in seconds since the Unix epoch.
+    pub unix_seconds: u64,
+}
+
 /// A physical device as recorded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceRecord {
     /// Kernel name of the device.
     pub name: DevName,
@@ -78,4 +91,7 @@ pub struct DeviceRecord {
     pub before: Option<QueueSettings>,
     /// Its calibration.
     pub calibration: Option<Calibration>,
+    /// Costs of file systems of which it is the first physical device, one for each set of physical devices.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub costs: Vec<StoredCosts>,
 }

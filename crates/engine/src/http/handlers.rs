@@ -82,6 +82,9 @@ fn tenants(api: Api) -> Api {
         .on(routes::tenant_remove(), |service, call| async move {
             service.tenant_remove(call.at, call.query.force, call.terms).await
         })
+        .on(routes::profile_store(), |service, call| async move {
+            service.profile_store(call.at, call.body, call.terms).await
+        })
         .on(routes::lease_list(), |service, _| async move { service.lease_list().await })
         .on(routes::lease_create(), |service, call| async move { service.lease_create(call.body, call.terms).await })
         .on(routes::lease_remove(), |service, call| async move {
@@ -106,6 +109,7 @@ fn devices(api: Api) -> Api {
         .on(routes::device_measure(), |service, call| async move {
             service.device_measure(call.at.0, call.body, call.terms).await
         })
+        .on(routes::costs_store(), |service, call| async move { service.costs_store(call.body, call.terms).await })
         .on(routes::hold_list(), |service, _| async move { Ok(service.hold_list()) })
         .on(routes::hold_start(), |service, call| async move { service.hold_start(call.body, call.terms).await })
         .on(routes::hold_stop(), |service, call| async move { service.hold_stop(call.at.0, call.terms).await })
@@ -119,6 +123,7 @@ fn host(api: Api) -> Api {
         })
         .on(routes::job_cancel(), |service, call| async move { service.job_cancel(call.at) })
         .on(routes::host(), |service, _| async move { service.host().await })
+        .on(routes::host_report(), |service, _| async move { service.host_report().await })
         .on(routes::observation(), |service, call| async move {
             let seconds = call.query.waits_seconds;
             let waits = Duration::try_from_secs_f64(seconds).map_err(|error| {

@@ -79,6 +79,7 @@ fn options(dir: &TempDir) -> DaemonOptions {
         socket: dir.path().join("run/bulkhead.sock"),
         socket_group: None,
         metrics: None,
+        domain: None,
         fault_after: None,
     }
 }

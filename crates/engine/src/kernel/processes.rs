@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use bulkhead_core::cgroup::CgroupPath;
-use bulkhead_core::error::Fault;
+use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::slices;
 use bulkhead_sys::cgroup;
 use bulkhead_sys::process;
+use bulkhead_sys::size;
 
 use super::Kernel;
 use super::faults::Classify;
-use crate::host::Processes;
+use crate::host::{HostSize, Processes};
 
 /// How long killed processes may take to exit.
 const KILL_LIMIT: Duration = Duration::from_secs(20);
@@ -46,6 +47,11 @@ impl Processes for Kernel {
 
     fn start_time(&self, pid: u32) -> Option<u64> {
         process::start_time(&self.roots, pid)
+    }
+
+    fn size(&self) -> Result<HostSize, Fault> {
+        let failed = |error| Fault::new(Code::Internal, "host", format!("its processors cannot be counted ({error})"));
+        Ok(HostSize { cpus: size::cpus(&self.roots).map_err(failed)?, memory_bytes: size::memory() })
     }
 
     fn is_going_down(&self) -> bool {

@@ -3,9 +3,10 @@
 use std::sync::PoisonError;
 
 use bulkhead_api::terms::Terms;
-use bulkhead_api::wire::{DeviceControl, DeviceView, Done, HoldStart, HoldView};
+use bulkhead_api::wire::{CostsStore, DeviceControl, DeviceView, Done, HoldStart, HoldView};
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::Calibration;
+use bulkhead_core::report::HostReport;
 
 use super::Service;
 use crate::devices::kernel_name;
@@ -44,6 +45,24 @@ impl Service {
         let (operation, claim) = (format!("calibrate device {name}"), device(&name));
         let work = move |engine: &crate::engine::Engine| engine.device_calibrated(&name, calibration, terms.dry_run);
         self.change(terms, operation, claim, work).await
+    }
+
+    /// Records what the requests of the devices below a directory cost.
+    pub async fn costs_store(&self, request: CostsStore, terms: Terms) -> Result<Done<DeviceView>, Fault> {
+        let operation = format!("store the costs of {}", request.directory.display());
+        let directory = request.directory.clone();
+        self.change_with(
+            terms,
+            operation,
+            move |engine| Ok(device(&engine.physical_below(&directory)?[0])),
+            move |engine| engine.costs_store(&request, terms.dry_run),
+        )
+        .await
+    }
+
+    /// What plans have to know of the host.
+    pub async fn host_report(&self) -> Result<HostReport, Fault> {
+        self.read(|engine| engine.report()).await
     }
 
     /// The holds, as they were after the last step.

@@ -3,7 +3,7 @@
 use bulkhead_api::routes::Run;
 use bulkhead_api::terms::Terms;
 use bulkhead_api::wire::{
-    Done, LeaseCreate, LeaseReply, LeaseView, RunStart, RunView, TenantCreate, TenantSet, TenantView,
+    Done, LeaseCreate, LeaseReply, LeaseView, ProfileStore, RunStart, RunView, TenantCreate, TenantSet, TenantView,
 };
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::VolumeRef;
@@ -37,6 +37,17 @@ impl Service {
         let operation = format!("change tenant {name}");
         let claim = Claim::default().tenant(&name).volumes(&request.attach).volumes(&request.detach);
         self.change(terms, operation, claim, move |engine| engine.tenant_set(&name, &request, terms.dry_run)).await
+    }
+
+    /// Records what a tenant demands.
+    pub async fn profile_store(
+        &self,
+        name: Name,
+        request: ProfileStore,
+        terms: Terms,
+    ) -> Result<Done<TenantView>, Fault> {
+        let (operation, claim) = (format!("store the profile of tenant {name}"), Claim::default().tenant(&name));
+        self.change(terms, operation, claim, move |engine| engine.profile_store(&name, &request, terms.dry_run)).await
     }
 
     /// Removes a tenant; with `force` its processes are killed.

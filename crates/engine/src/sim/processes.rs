@@ -3,9 +3,10 @@
 use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::Fault;
 use bulkhead_core::slices;
+use bulkhead_core::units::Bytes;
 
 use super::Sim;
-use crate::host::Processes;
+use crate::host::{HostSize, Processes};
 
 impl Processes for Sim {
     fn runs(&self, payload: &CgroupPath) -> Vec<(u32, CgroupPath)> {
@@ -32,6 +33,10 @@ impl Processes for Sim {
 
     fn start_time(&self, pid: u32) -> Option<u64> {
         self.world().processes.get(&pid).copied()
+    }
+
+    fn size(&self) -> Result<HostSize, Fault> {
+        Ok(HostSize { cpus: 4, memory_bytes: Bytes::mib(8 << 10) })
     }
 
     fn is_going_down(&self) -> bool {

@@ -66,7 +66,8 @@ impl Stack {
     async fn start_daemon(&mut self, client: &Client) {
         let dirs = Dirs { state: self.dir.path().join("state"), run: self.settings.run_dir.clone() };
         let socket = self.settings.socket.clone();
-        let options = DaemonOptions { dirs, socket, socket_group: None, metrics: None, fault_after: None };
+        let options =
+            DaemonOptions { dirs, socket, socket_group: None, metrics: None, domain: None, fault_after: None };
         let (stop, stopped) = oneshot::channel();
         let facts = json!({ "kernel_release": "simulated" });
         let task = tokio::spawn(async move {

@@ -17,7 +17,14 @@ fn with_daemon(test: impl FnOnce(&Daemon)) {
     let dir = tempfile::tempdir().unwrap();
     let dirs = Dirs { state: dir.path().join("state"), run: dir.path().join("run") };
     let socket = dir.path().join("run/bulkhead.sock");
-    let options = DaemonOptions { dirs, socket: socket.clone(), socket_group: None, metrics: None, fault_after: None };
+    let options = DaemonOptions {
+        dirs,
+        socket: socket.clone(),
+        socket_group: None,
+        metrics: None,
+        domain: None,
+        fault_after: None,
+    };
     let (stop, stopped) = oneshot::channel::<()>();
     let server = std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().unwrap();
