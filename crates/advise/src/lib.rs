@@ -8,6 +8,7 @@
 
 pub mod course;
 pub mod fleet;
+pub mod outlook;
 pub mod place;
 pub mod predict;
 mod rules;
