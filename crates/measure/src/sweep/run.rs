@@ -12,6 +12,7 @@ use super::file::{Sweep, Workload, number};
 use super::host::{Sample, Watched, sample};
 use super::steady::{self, Point};
 use crate::cgroup_run::{Cancel, wait_until};
+use crate::cleanup::with_removal;
 use crate::experiment::set_figure;
 use crate::result::Round;
 
@@ -59,25 +60,35 @@ struct Rates {
 pub(super) fn run(copies: &[Copy<'_>], sweep: &Sweep, watched: &Watched<'_>, cancel: &Cancel) -> Result<Round> {
     let start = Instant::now();
     let mut live: Vec<Live<'_>> = copies.iter().map(start_copy).collect::<Result<_>>()?;
+    let measured = measure(&mut live, start, sweep, watched, cancel);
+    // Also after an error: what a copy leaves running would disturb the next run.
+    with_removal(measured, end(live))
+}
+
+fn measure(
+    live: &mut [Live<'_>],
+    start: Instant,
+    sweep: &Sweep,
+    watched: &Watched<'_>,
+    cancel: &Cancel,
+) -> Result<Round> {
     let mut samples = vec![sample(watched)?];
     let rates = loop {
         cancel.check()?;
         wait_until(Instant::now() + LOOK, cancel)?;
         let now = start.elapsed().as_secs_f64();
-        for copy in &mut live {
-            copy.look(now)?;
-        }
+        live.iter_mut().try_for_each(|copy| copy.look(now))?;
         if samples.last().is_some_and(|last| last.at().elapsed() < SAMPLE) {
             continue;
         }
         samples.push(sample(watched)?);
         let all_ended = live.iter().all(|copy| copy.ended.is_some());
-        if let Some(rates) = rates(&live, sweep.within, all_ended || now >= sweep.seconds)? {
+        if let Some(rates) = rates(live, sweep.within, all_ended || now >= sweep.seconds)? {
             break rates;
         }
     };
     let mut round = Round::default();
-    window(&samples, start, rates.from, &live, &mut round);
+    window(&samples, start, rates.from, live, &mut round);
     set_figure(&mut round, f::OPS_PER_S, rates.per_s.iter().sum::<f64>());
     set_figure(&mut round, f::WARM_UP_S, rates.from);
     set_figure(&mut round, f::STEADY, f64::from(u8::from(rates.is_steady)));
@@ -88,7 +99,6 @@ pub(super) fn run(copies: &[Copy<'_>], sweep: &Sweep, watched: &Watched<'_>, can
     }
     round.series.insert(f::EACH_PER_S.to_owned(), rates.per_s);
     round.series.insert(f::HALF_OF_EACH.to_owned(), rates.half);
-    end(live)?;
     Ok(round)
 }
 
@@ -120,15 +130,16 @@ impl Live<'_> {
             }
         }
         let name = &self.copy.name;
-        match self.child.wait(END_LIMIT).with_context(|| name.clone())? {
+        let code = self.child.wait(END_LIMIT).with_context(|| name.clone())?;
+        self.ended = code.map(|_| now);
+        match code {
             Some(0) if self.points.is_empty() => {
                 bail!("{name} has ended, and no line of its output has a rate; {}", self.said())
             }
-            Some(0) => self.ended = Some(now),
+            Some(0) => Ok(()),
             Some(code) => bail!("{name} has ended with code {code}; {}", self.said()),
             None => bail!("{name} has closed its output and does not end"),
         }
-        Ok(())
     }
 
     fn said(&self) -> String {
@@ -188,7 +199,8 @@ fn window(samples: &[Sample], start: Instant, from: f64, live: &[Live<'_>], roun
 /// Ends the copies, all at once.
 fn end(live: Vec<Live<'_>>) -> Result<()> {
     for copy in live.iter().filter(|copy| copy.ended.is_none()) {
-        copy.child.terminate().with_context(|| copy.copy.name.clone())?;
+        // It fails only if the copy has just ended.
+        let _ = copy.child.terminate();
     }
     for mut copy in live {
         if copy.ended.is_none() && copy.child.wait(END_LIMIT)?.is_none() {
