@@ -112,11 +112,21 @@ pub fn server(tenant: &Name) -> CgroupPath {
 /// Whether this path, which begins with a slash, is one of a tenant's block servers' cgroups or below it.
 #[must_use]
 pub fn is_of_server(path: &str) -> bool {
+    part_of(path) == Some("-server.slice")
+}
+
+/// Whether this path, which begins with a slash, is one of the cgroups in which a tenant's volumes are served and journaled, or below it.
+#[must_use]
+pub fn is_of_volumes(path: &str) -> bool {
+    matches!(part_of(path), Some("-server.slice" | "-journal.slice"))
+}
+
+/// The end of the name of a tenant's part.
+fn part_of(path: &str) -> Option<&str> {
     let mut parts = path.split('/').skip(1);
-    let is_root = parts.next() == Some(ROOT);
-    let unit = parts.next().and_then(|unit| unit.strip_suffix(SUFFIX)).filter(|unit| unit.starts_with(PREFIX));
-    let server = |unit| parts.next().and_then(|part| part.strip_prefix(unit)) == Some("-server.slice");
-    is_root && unit.is_some_and(server)
+    let root = parts.next()?;
+    let unit = parts.next()?.strip_suffix(SUFFIX).filter(|unit| unit.starts_with(PREFIX))?;
+    parts.next()?.strip_prefix(unit).filter(|_| root == ROOT)
 }
 
 /// The slice that version 0.1 made for a tenant, and the cgroup of its processes. `None` if that is another tenant's
@@ -148,6 +158,8 @@ mod tests {
             let tenant: Name = name.parse().expect("a valid name");
             let server = server(&tenant);
             assert!(is_of_server(&format!("/{server}")) && is_of_server(&format!("/{server}/p-v.service")));
+            assert!(is_of_volumes(&format!("/{server}")) && is_of_volumes(&format!("/{}", journal(&tenant))));
+            assert!(!is_of_volumes(&format!("/{}", payload(&tenant))));
             for other in [super::tenant(&tenant), payload(&tenant), journal(&tenant)] {
                 assert!(!is_of_server(&format!("/{other}")), "{other}");
                 assert!(!is_of_server(&format!("/{other}/docker-1.scope")), "{other}");

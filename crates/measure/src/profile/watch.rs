@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::observe::record::CgroupId;
+use bulkhead_core::slices;
 use bulkhead_core::units::Bytes;
 use bulkhead_formats::servers;
 use bulkhead_sys::bpf::profile::{Asked, Durables, Profiler};
@@ -42,6 +43,8 @@ pub(super) struct Watcher {
     /// Samples in which each thread was busy.
     busy: BTreeMap<u32, u32>,
     threads: Vec<(u32, u32)>,
+    /// Where volumes of the container are served and journaled, if it is a tenant: not what it demands, but what serves that.
+    services: Vec<CgroupPath>,
 }
 
 impl Watcher {
@@ -59,6 +62,7 @@ impl Watcher {
             n_samples: 0,
             busy: BTreeMap::new(),
             threads: Vec::new(),
+            services: Vec::new(),
         };
         watcher.find_members()?;
         watcher.processes = watcher.read_processes();
@@ -78,10 +82,16 @@ impl Watcher {
             let path = path.trim_start_matches('/');
             path == own.trim_start_matches('/') || path.starts_with(below.trim_start_matches('/'))
         };
-        let members: Vec<(CgroupId, String)> = all.into_iter().filter(|(_, path)| is_member(path)).collect();
+        let below = all.into_iter().filter(|(_, path)| is_member(path));
+        let (services, members): (Vec<_>, Vec<(CgroupId, String)>) =
+            below.partition(|(_, path)| slices::is_of_volumes(path) && path.trim_start_matches('/') != own);
         if members.is_empty() {
             bail!("{}: it has ended", self.path);
         }
+        let services: Vec<&str> = services.iter().map(|(_, path)| path.trim_start_matches('/')).collect();
+        // The counters of a cgroup contain those below it.
+        let is_outermost = |path: &&&str| !services.iter().any(|other| path.starts_with(&format!("{other}/")));
+        self.services = services.iter().filter(is_outermost).filter_map(|path| path.parse().ok()).collect();
         self.profiler.set_members(&members.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>())?;
         self.threads = members.iter().flat_map(|(_, path)| self.threads_of(path)).collect();
         Ok(())
@@ -181,15 +191,25 @@ impl Watcher {
     }
 
     fn cpu_us(&self) -> Result<u64> {
-        let text = cgroup::read(&self.roots, &self.path, "cpu.stat")?;
-        value(&text, "usage_usec").with_context(|| format!("{}: cpu.stat has no usage", self.path))
+        let usage = |path: &CgroupPath| {
+            let text = cgroup::read(&self.roots, path, "cpu.stat").ok()?;
+            value(&text, "usage_usec")
+        };
+        let all = usage(&self.path).with_context(|| format!("{}: cpu.stat has no usage", self.path))?;
+        Ok(all.saturating_sub(self.services.iter().filter_map(usage).sum()))
     }
 
     /// Memory that is not page cache, and page cache; 0 without the controller.
     fn memory(&self) -> (Bytes, Bytes) {
-        let text = cgroup::read(&self.roots, &self.path, "memory.stat").unwrap_or_default();
-        let of = |key: &str| value(&text, key).unwrap_or(0);
-        (Bytes(of("anon") + of("kernel")), Bytes(of("file")))
+        let read = |path: &CgroupPath| {
+            let text = cgroup::read(&self.roots, path, "memory.stat").unwrap_or_default();
+            let of = |key: &str| value(&text, key).unwrap_or(0);
+            (of("anon") + of("kernel"), of("file"))
+        };
+        let services = self.services.iter().map(read);
+        let (other, cache) = services
+            .fold(read(&self.path), |(other, cache), its| (other.saturating_sub(its.0), cache.saturating_sub(its.1)));
+        (Bytes(other), Bytes(cache))
     }
 
     /// The counters of all processes. They are lost when one ends: what it did last is not counted.
