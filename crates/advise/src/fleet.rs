@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::demand::{Demand, DeviceCosts, Senseless};
+use bulkhead_core::error::{LineError, line_of};
 use bulkhead_core::units::{Bytes, Latency};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, DeserializeOwned, MapAccess, Visitor};
@@ -20,18 +21,6 @@ use crate::predict::{Fitted, Host, fit};
 /// Most hosts and most workloads, after `count`.
 const MAX_HOSTS: usize = 10_000;
 const MAX_WORKLOADS: usize = 100_000;
-
-/// Why a fleet file cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {key}{}{cause}", if key.is_empty() { "" } else { ": " })]
-pub struct FleetError {
-    /// The line, from 1.
-    pub line: usize,
-    /// The key, with the object: `workload mysql: floor`; empty if the file is not TOML.
-    pub key: String,
-    /// What is wrong.
-    pub cause: String,
-}
 
 /// A fleet as it was read, with what a placement does not need.
 #[derive(Clone, Debug, PartialEq)]
@@ -223,16 +212,16 @@ struct At<'a> {
 
 impl At<'_> {
     /// An error about one of its keys.
-    fn error(&self, key: &str, cause: impl Into<String>) -> FleetError {
+    fn error(&self, key: &str, cause: impl Into<String>) -> LineError {
         let line = line_of(self.text, self.from) + self.line_below(&[key]);
-        FleetError { line, key: format!("{}: {key}", self.object), cause: cause.into() }
+        LineError { line, key: format!("{}: {key}", self.object), cause: cause.into() }
     }
 
     /// An error about a key of the table that one of its keys is.
-    fn senseless(&self, key: &str, error: &Senseless) -> FleetError {
+    fn senseless(&self, key: &str, error: &Senseless) -> LineError {
         let inner = error.key.split(['.', '[']).next().unwrap_or_default();
         let line = line_of(self.text, self.from) + self.line_below(&[key, inner]);
-        FleetError { line, key: format!("{}: {key}", self.object), cause: error.to_string() }
+        LineError { line, key: format!("{}: {key}", self.object), cause: error.to_string() }
     }
 
     /// The line of the last of nested keys that is found, counted from that of the table, which ends where the next one of a list begins.
@@ -256,12 +245,12 @@ impl At<'_> {
         at
     }
 
-    fn bytes(&self, key: &str, text: &str) -> Result<Bytes, FleetError> {
+    fn bytes(&self, key: &str, text: &str) -> Result<Bytes, LineError> {
         text.parse().map_err(|error: bulkhead_core::units::ParseBytesError| self.error(key, error.to_string()))
     }
 
     /// A number above 0.
-    fn positive(&self, key: &str, value: f64) -> Result<f64, FleetError> {
+    fn positive(&self, key: &str, value: f64) -> Result<f64, LineError> {
         if value.is_finite() && value > 0.0 {
             Ok(value)
         } else {
@@ -269,7 +258,7 @@ impl At<'_> {
         }
     }
 
-    fn part(&self, key: &str, value: f64) -> Result<f64, FleetError> {
+    fn part(&self, key: &str, value: f64) -> Result<f64, LineError> {
         if (0.0..=1.0).contains(&value) {
             Ok(value)
         } else {
@@ -277,7 +266,7 @@ impl At<'_> {
         }
     }
 
-    fn name(&self, key: &str, name: &str) -> Result<(), FleetError> {
+    fn name(&self, key: &str, name: &str) -> Result<(), LineError> {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         // Not an option: names become arguments of printed commands.
         if name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.len() <= 128 && name.chars().all(is_plain) {
@@ -290,16 +279,12 @@ impl At<'_> {
     }
 }
 
-fn line_of(text: &str, offset: usize) -> usize {
-    text.get(..offset).unwrap_or(text).matches('\n').count() + 1
-}
-
 /// Reads a fleet file; `read` returns the text of a file that it names.
 ///
 /// # Errors
 /// The first value that cannot be used, with its line and key.
-pub fn parse(text: &str, read: &dyn Fn(&Path) -> Result<String, String>) -> Result<FleetFile, FleetError> {
-    let file: File = toml::from_str(text).map_err(|error| FleetError {
+pub fn parse(text: &str, read: &dyn Fn(&Path) -> Result<String, String>) -> Result<FleetFile, LineError> {
+    let file: File = toml::from_str(text).map_err(|error| LineError {
         line: error.span().map_or(1, |span| line_of(text, span.start)),
         key: String::new(),
         cause: error.message().to_owned(),
@@ -311,7 +296,7 @@ pub fn parse(text: &str, read: &dyn Fn(&Path) -> Result<String, String>) -> Resu
     file.device.iter().try_for_each(|entry| parser.kind(entry))?;
     file.host.iter().try_for_each(|entry| parser.host(entry))?;
     if parser.fleet.machines.is_empty() {
-        return Err(FleetError { line: 1, key: "host".to_owned(), cause: "the fleet has none".to_owned() });
+        return Err(LineError { line: 1, key: "host".to_owned(), cause: "the fleet has none".to_owned() });
     }
     file.workload.iter().try_for_each(|entry| parser.workload(entry))?;
     let Parser { fleet, pools, volumes, corrections, unknown, .. } = parser;
@@ -353,7 +338,7 @@ impl<'a> Parser<'a> {
         At { text: self.text, from: entry.span().start, object }
     }
 
-    fn given<T: DeserializeOwned + Clone>(&self, at: &At<'_>, key: &str, given: &Given<T>) -> Result<T, FleetError> {
+    fn given<T: DeserializeOwned + Clone>(&self, at: &At<'_>, key: &str, given: &Given<T>) -> Result<T, LineError> {
         match given {
             Given::Here(value) => Ok(value.clone()),
             Given::File(path) => {
@@ -364,7 +349,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn kind(&mut self, entry: &Spanned<KindEntry>) -> Result<(), FleetError> {
+    fn kind(&mut self, entry: &Spanned<KindEntry>) -> Result<(), LineError> {
         let its = entry.get_ref();
         let at = self.at(entry, format!("device {:?}", its.kind));
         at.name("kind", &its.kind)?;
@@ -377,7 +362,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn host(&mut self, entry: &Spanned<HostEntry>) -> Result<(), FleetError> {
+    fn host(&mut self, entry: &Spanned<HostEntry>) -> Result<(), LineError> {
         let its = entry.get_ref();
         let at = self.at(entry, format!("host {:?}", its.name));
         at.name("name", &its.name)?;
@@ -418,7 +403,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn workload(&mut self, entry: &Spanned<WorkloadEntry>) -> Result<(), FleetError> {
+    fn workload(&mut self, entry: &Spanned<WorkloadEntry>) -> Result<(), LineError> {
         let its = entry.get_ref();
         let at = self.at(entry, format!("workload {:?}", its.name));
         at.name("name", &its.name)?;
@@ -464,13 +449,13 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn machine(&self, at: &At<'_>, key: &str, name: &str) -> Result<usize, FleetError> {
+    fn machine(&self, at: &At<'_>, key: &str, name: &str) -> Result<usize, LineError> {
         let known = self.machines.get(name).copied();
         known.ok_or_else(|| at.error(key, format!("there is no host {name:?}")))
     }
 
     /// The place that `HOST/DEVICE` names.
-    fn place(&self, at: &At<'_>, key: &str, named: &str) -> Result<Place, FleetError> {
+    fn place(&self, at: &At<'_>, key: &str, named: &str) -> Result<Place, LineError> {
         let (host, device) =
             named.split_once('/').ok_or_else(|| at.error(key, format!("{named:?} is not HOST/DEVICE")))?;
         let machine = self.machine(at, key, host)?;
@@ -506,7 +491,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The index of a workload's group, which its first member defines.
-    fn group(&mut self, at: &At<'_>, entry: &WorkloadEntry) -> Result<Option<usize>, FleetError> {
+    fn group(&mut self, at: &At<'_>, entry: &WorkloadEntry) -> Result<Option<usize>, LineError> {
         let Some(name) = &entry.group else {
             return if entry.apart.is_some() { Err(at.error("apart", "it is in no group")) } else { Ok(None) };
         };
@@ -525,7 +510,7 @@ impl<'a> Parser<'a> {
 }
 
 /// The names of `count` objects: the name itself, or with a number.
-fn names(at: &At<'_>, name: &str, count: Option<usize>, most: usize) -> Result<Vec<String>, FleetError> {
+fn names(at: &At<'_>, name: &str, count: Option<usize>, most: usize) -> Result<Vec<String>, LineError> {
     match count {
         Some(0) => Err(at.error("count", "0 is not a number of at least 1")),
         Some(count) if count > most => {

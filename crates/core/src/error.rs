@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::reason::{self, Reason};
 
+mod line;
 mod path;
 
+pub use line::{LineError, line_of};
 pub use path::PathError;
 
 /// The kind of an error. The list is closed: a client may match on it.

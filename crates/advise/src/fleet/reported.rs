@@ -5,12 +5,12 @@ use std::path::Path;
 use bulkhead_core::report::{HostReport, ReportedDevice};
 use bulkhead_core::units::Bytes;
 
-use super::{At, FleetError, HostEntry, MAX_HOSTS, MAX_WORKLOADS, Parser, Unknown, UnknownWhat};
+use super::{At, HostEntry, LineError, MAX_HOSTS, MAX_WORKLOADS, Parser, Unknown, UnknownWhat};
 use crate::place::{Device, Machine, Place, Workload};
 
 impl Parser<'_> {
     /// Adds the host that a report describes, and its tenants at their places.
-    pub(super) fn reported(&mut self, at: &At<'_>, entry: &HostEntry, path: &Path) -> Result<(), FleetError> {
+    pub(super) fn reported(&mut self, at: &At<'_>, entry: &HostEntry, path: &Path) -> Result<(), LineError> {
         let own = [("cpus", entry.cpus.is_some()), ("memory", entry.memory.is_some())];
         let own = own.into_iter().chain([("devices", entry.devices.is_some()), ("count", entry.count.is_some())]);
         if let Some((key, _)) = own.into_iter().find(|(_, is_given)| *is_given) {

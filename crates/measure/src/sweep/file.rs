@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use bulkhead_core::error::{LineError, line_of};
 use bulkhead_core::model::VolumeFs;
 use bulkhead_core::name::Name;
 use bulkhead_core::units::{Bytes, Share};
@@ -18,18 +19,6 @@ const MAX_COPIES: u32 = 256;
 const MAX_SECONDS: f64 = 86_400.0;
 /// Size of a volume that has none in the file.
 const SIZE: Bytes = Bytes::mib(1024);
-
-/// Why a sweep file cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {key}{}{cause}", if key.is_empty() { "" } else { ": " })]
-pub struct FileError {
-    /// The line, from 1.
-    pub line: usize,
-    /// The key, with the object: `workload mysql: rate`; empty if the file is not TOML.
-    pub key: String,
-    /// What is wrong.
-    pub cause: String,
-}
 
 /// What is to be run.
 #[derive(Clone, Debug)]
@@ -120,14 +109,14 @@ impl Numbers {
 ///
 /// # Errors
 /// The first value that cannot be used, with its line and key.
-pub fn parse(text: &str) -> Result<Sweep, FileError> {
-    let file: File = toml::from_str(text).map_err(|error| FileError {
+pub fn parse(text: &str) -> Result<Sweep, LineError> {
+    let file: File = toml::from_str(text).map_err(|error| LineError {
         line: error.span().map_or(1, |span| line_of(text, span.start)),
         key: String::new(),
         cause: error.message().to_owned(),
     })?;
     let at =
-        |from: usize, key: &str, cause: String| FileError { line: line_of(text, from), key: key.to_owned(), cause };
+        |from: usize, key: &str, cause: String| LineError { line: line_of(text, from), key: key.to_owned(), cause };
     let pool = file.pool.get_ref().parse().map_err(|error| at(file.pool.span().start, "pool", format!("{error}")))?;
     let between = |key: &str, value: &Option<Spanned<f64>>, default: f64, (least, most): (f64, f64)| match value {
         None => Ok(default),
@@ -160,8 +149,8 @@ pub fn parse(text: &str) -> Result<Sweep, FileError> {
 fn workload(
     name: &str,
     entry: &Spanned<Entry>,
-    at: &dyn Fn(usize, &str, String) -> FileError,
-) -> Result<Workload, FileError> {
+    at: &dyn Fn(usize, &str, String) -> LineError,
+) -> Result<Workload, LineError> {
     let Entry { command, prepare, rate, latency_p99_ms, size, fs, share } = entry.get_ref();
     let key = |word: &str| format!("workload {name}: {word}");
     let of_copy = copy_name(name, MAX_COPIES);
@@ -236,10 +225,6 @@ fn mixes_of(numbers: &BTreeMap<String, Numbers>, workloads: &[Workload]) -> Resu
         }
     }
     Ok(mixes)
-}
-
-fn line_of(text: &str, offset: usize) -> usize {
-    text.get(..offset).unwrap_or(text).matches('\n').count() + 1
 }
 
 /// Name of a copy's tenant and volume; copies are numbered from 1.
