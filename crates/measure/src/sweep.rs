@@ -16,6 +16,7 @@ mod tenants;
 use anyhow::{Context, Result};
 use bulkhead_api::client::Client;
 use bulkhead_core::slices;
+use bulkhead_core::units::DevNo;
 use bulkhead_sys::roots::Roots;
 
 use self::file::{Mix, Sweep};
@@ -23,6 +24,7 @@ use self::host::Watched;
 use self::run::{Copy, run as run_copies};
 use self::tenants::Tenants;
 use crate::cleanup::with_removal;
+use crate::daemon::Daemon;
 use crate::experiment::{FAILED, Frame, OnProgress, Options, machine, n_rounds, resume};
 use crate::result::{Cell, Experiment};
 
@@ -49,9 +51,19 @@ pub fn run(
     let mut frame = Frame::new(NAME, ABOUT, options, progress);
     frame.experiment.commands = commands(sweep);
     frame.experiment.cells = sweep.mixes.iter().map(|mix| cell(mix, sweep)).collect();
+    let daemon = Daemon::new(client)?;
+    let pool = daemon.request(async |client| client.pool_inspect(&sweep.pool).await)?;
+    let devices = host::devices(&Roots::host(), &pool.physical_devices).context("the devices below the pool")?;
+    if let (Some(name), Some(dev)) = (pool.physical_devices.first(), devices.first()) {
+        frame.experiment.disk = machine::disk(name, *dev, &options.simulated);
+    }
+    // Before volumes are prepared for a sweep that cannot be continued.
+    if is_continued {
+        resume(&mut frame.experiment, options.out_dir.as_deref())?;
+    }
     let mut set_up = |step: &str| frame.say(step);
-    let (tenants, pool) = Tenants::set_up(client, sweep, &options.program, &options.cancel, &mut set_up)?;
-    let measured = rounds(&mut frame, &tenants, sweep, &pool.physical_devices, is_continued);
+    let tenants = Tenants::set_up(daemon, &pool, sweep, &options.program, &options.cancel, &mut set_up)?;
+    let measured = rounds(&mut frame, &tenants, sweep, &devices);
     with_removal(measured, tenants.remove())?;
     frame.experiment.cells.retain(|cell| !cell.rounds.is_empty());
     frame.write()?;
@@ -79,21 +91,8 @@ fn cell(mix: &Mix, sweep: &Sweep) -> Cell {
     Cell { layout: mix.workloads(sweep), controller: AS_FOUND.to_owned(), neighbour: mix.numbers(), rounds: Vec::new() }
 }
 
-fn rounds(
-    frame: &mut Frame<'_, '_>,
-    tenants: &Tenants<'_>,
-    sweep: &Sweep,
-    devices: &[String],
-    is_continued: bool,
-) -> Result<()> {
+fn rounds(frame: &mut Frame<'_, '_>, tenants: &Tenants<'_>, sweep: &Sweep, devices: &[DevNo]) -> Result<()> {
     let roots = Roots::host();
-    let numbers = host::devices(&roots, devices).context("the devices below the pool")?;
-    if let (Some(name), Some(dev)) = (devices.first(), numbers.first()) {
-        frame.experiment.disk = machine::disk(name, *dev, &frame.options.simulated);
-    }
-    if is_continued {
-        resume(&mut frame.experiment, frame.options.out_dir.as_deref())?;
-    }
     let n_rounds = n_rounds(frame.options);
     frame.of = sweep.mixes.len() * usize::try_from(n_rounds)?;
     for number in 1..=n_rounds {
@@ -106,7 +105,7 @@ fn rounds(
             frame.say(&format!("round {number} of {n_rounds}: {} x {}", mix.workloads(sweep), mix.numbers()));
             let copies = copies(mix, sweep, tenants);
             let payloads = copies.iter().map(|copy| Ok(slices::payload(&copy.name.parse()?))).collect::<Result<_>>()?;
-            let watched = Watched { roots: &roots, devices: &numbers, payloads };
+            let watched = Watched { roots: &roots, devices, payloads };
             match run_copies(&copies, sweep, &watched, &frame.options.cancel) {
                 Ok(round) => frame.finish(index, round)?,
                 Err(error) => {

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use bulkhead_api::client::{Client, Removal};
+use bulkhead_api::client::Client;
 use bulkhead_api::wire::{DeviceView, PoolView, TenantCreate, TenantView, VolumeCreate, VolumeView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FrontEnd, VolumeFs, VolumeRef};
@@ -24,7 +24,7 @@ use crate::pair::Pair;
 /// Names of the tenants and of their volumes.
 const NAMES: [&str; 2] = ["bulkhead-calibrate-a", "bulkhead-calibrate-b"];
 /// What they are recorded as created by.
-const CREATOR: Option<FrontEnd> = Some(FrontEnd::Calibration);
+const CREATOR: FrontEnd = FrontEnd::Calibration;
 /// Maximum and minimum size of a volume.
 const VOLUME: Bytes = Bytes::mib(2048);
 const VOLUME_MIN: Bytes = Bytes::mib(400);
@@ -87,7 +87,7 @@ impl Scratch {
     fn make_volume(&self, pool: &Name, name: &Name) -> Result<PathBuf> {
         let volume = VolumeRef { pool: pool.clone(), name: name.clone() };
         let (size_bytes, fs, provision, fast_commit) = (self.volume, VolumeFs::Ext4, None, false);
-        let created_by = CREATOR;
+        let created_by = Some(CREATOR);
         let request =
             VolumeCreate { fs, provision, fast_commit, created_by, ..VolumeCreate::new(volume.clone(), size_bytes) };
         self.daemon.request(async |client| client.volume_create(&request, false).await)?;
@@ -129,18 +129,7 @@ fn kept_queue() -> PathBuf {
 }
 
 fn remove(daemon: &Daemon) -> Result<()> {
-    let how = Removal { force: true, dry_run: false };
-    for tenant in named_tenants(daemon)? {
-        if tenant.created_by == CREATOR {
-            daemon.request(async |client| client.tenant_remove(&tenant.name, how).await)?;
-        }
-    }
-    for volume in named_volumes(daemon)? {
-        if volume.created_by == CREATOR {
-            daemon.request(async |client| client.volume_remove(&volume.volume, how).await)?;
-        }
-    }
-    Ok(())
+    daemon.remove_created(CREATOR, |name| NAMES.contains(&name.as_str()))
 }
 
 /// Refuses if something that no calibration created has one of the names: requests to create are idempotent, and would return it.

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use bulkhead_api::client::{Client, Removal};
 use bulkhead_api::wire::{PoolView, TenantCreate, VolumeCreate};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FrontEnd, VolumeRef};
@@ -22,7 +21,7 @@ use crate::cleanup::{RUN_DIR, lock, with_removal};
 use crate::daemon::Daemon;
 
 /// What all tenants and volumes are recorded as created by.
-const CREATOR: Option<FrontEnd> = Some(FrontEnd::Sweep);
+const CREATOR: FrontEnd = FrontEnd::Sweep;
 /// Time limit of a workload's preparation.
 const PREPARE_LIMIT: Duration = Duration::from_secs(3600);
 /// Interval between checks for cancellation.
@@ -41,30 +40,29 @@ pub(super) struct Tenants<'a> {
 }
 
 impl<'a> Tenants<'a> {
-    /// Removes what a killed sweep has left, and makes a tenant with a prepared volume for as many copies as any mix has. Also returns the pool.
+    /// Removes what a killed sweep has left, and makes a tenant with a prepared volume for as many copies as any mix has.
     ///
     /// # Errors
     /// If another experiment is in progress, something else has one of the names, the pool has not enough space, the daemon refuses, or a
     /// preparation fails.
     pub(super) fn set_up(
-        client: Client,
+        daemon: Daemon,
+        pool: &PoolView,
         sweep: &'a Sweep,
         program: &'a Path,
         cancel: &Cancel,
         on_step: &mut dyn FnMut(&str),
-    ) -> Result<(Self, PoolView)> {
+    ) -> Result<Self> {
         let lock = lock()?;
-        let daemon = Daemon::new(client)?;
-        let pool = daemon.request(async |client| client.pool_inspect(&sweep.pool).await)?;
         remove_all(&daemon)?;
         let copies = most_copies(sweep);
-        check_space(&pool, sweep, &copies)?;
+        check_space(pool, sweep, &copies)?;
         check_unused(&daemon, sweep, &copies)?;
         let dir = Path::new(RUN_DIR).join("sweep");
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let tenants = Self { daemon, sweep, program, dir, removed: false, _lock: lock };
         match tenants.make(&copies, cancel, on_step) {
-            Ok(()) => Ok((tenants, pool)),
+            Ok(()) => Ok(tenants),
             Err(error) => with_removal(Err(error), tenants.remove()),
         }
     }
@@ -87,13 +85,16 @@ impl<'a> Tenants<'a> {
     fn make_copy(&self, workload: &Workload, number: u32) -> Result<()> {
         let name: Name = copy_name(&workload.name, number).parse()?;
         let volume = VolumeRef { pool: self.sweep.pool.clone(), name: name.clone() };
-        let request =
-            VolumeCreate { fs: workload.fs, created_by: CREATOR, ..VolumeCreate::new(volume.clone(), workload.size) };
+        let request = VolumeCreate {
+            fs: workload.fs,
+            created_by: Some(CREATOR),
+            ..VolumeCreate::new(volume.clone(), workload.size)
+        };
         self.daemon.request(async |client| client.volume_create(&request, false).await)?;
         let request = TenantCreate {
             share: workload.share,
             volumes: vec![volume],
-            created_by: CREATOR,
+            created_by: Some(CREATOR),
             ..TenantCreate::new(name)
         };
         self.daemon.request(async |client| client.tenant_create(&request, false).await).map(drop)
@@ -206,16 +207,5 @@ fn check_unused(daemon: &Daemon, sweep: &Sweep, copies: &BTreeMap<usize, u32>) -
 }
 
 fn remove_all(daemon: &Daemon) -> Result<()> {
-    let how = Removal { force: true, dry_run: false };
-    for tenant in daemon.request(async |client| client.tenant_list().await)? {
-        if tenant.created_by == CREATOR {
-            daemon.request(async |client| client.tenant_remove(&tenant.name, how).await)?;
-        }
-    }
-    for volume in daemon.request(async |client| client.volume_list(None).await)? {
-        if volume.created_by == CREATOR {
-            daemon.request(async |client| client.volume_remove(&volume.volume, how).await)?;
-        }
-    }
-    Ok(())
+    daemon.remove_created(CREATOR, |_| true)
 }

@@ -69,8 +69,8 @@ fn names(daemon: &Daemon) -> (Vec<String>, Vec<String>) {
 #[test]
 fn leftovers_of_a_calibration_are_removed_and_nothing_else() {
     with_daemon(|daemon| {
-        create(daemon, NAMES[0], CREATOR);
-        create(daemon, NAMES[1], CREATOR);
+        create(daemon, NAMES[0], Some(CREATOR));
+        create(daemon, NAMES[1], Some(CREATOR));
         create(daemon, "db", None);
         remove(daemon).unwrap();
         check_names_unused(daemon).unwrap();
