@@ -11,6 +11,7 @@
 #![deny(missing_docs)]
 
 pub mod action;
+pub mod arbiter;
 pub mod backend;
 pub mod base;
 pub mod cgroup;
