@@ -9,13 +9,14 @@ NEEDS := clang libelf-dev zlib1g-dev pkg-config make gcc
 test check test-all: OPTIONAL := umoci
 
 # Where nothing has been compiled for development yet, what is tested is compiled once and quickly: in large units, without preparing for incremental
-# compilation, without debugging information (a panic says its place without), and by clippy's driver, which lints at the same time.
+# compilation, without debugging information (a panic says its place without); for tests by clippy's driver, which lints at the same time.
 QUICKLY = $(if $(wildcard $(or $(CARGO_TARGET_DIR),target)/debug/incremental),,CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_CODEGEN_UNITS=4 \
-	CARGO_PROFILE_DEV_DEBUG=none $(shell clippy-driver --version >/dev/null 2>&1 && echo RUSTC_WORKSPACE_WRAPPER=clippy-driver))
+	CARGO_PROFILE_DEV_DEBUG=none)
+LINTED = $(if $(QUICKLY),$(shell clippy-driver --version >/dev/null 2>&1 && echo RUSTC_WORKSPACE_WRAPPER=clippy-driver))
 
 # Lints, unit tests, then acceptance cases on a real kernel in a virtual machine: check and lab, with what the lab needs made meanwhile.
 test: needs
-	$(QUICKLY) cargo xtask test
+	$(QUICKLY) $(LINTED) cargo xtask test
 
 check: needs
 	cargo xtask check
@@ -29,11 +30,11 @@ test-all: check
 
 # The before/after experiment in a virtual machine, on the model of an SSD: table, JSON, plots and an HTML report.
 demo: needs
-	$(QUICKLY) cargo xtask demo
+	$(QUICKLY) $(LINTED) cargo xtask demo
 
 # The Debian package, target/debian/bulkhead-release.deb.
 deb: needs
-	cargo xtask deb
+	$(QUICKLY) cargo xtask deb
 
 # For hosts without dpkg: the programs, their units, manual and completions, below DESTDIR.
 install: needs
