@@ -148,6 +148,10 @@ fn measure(entry: &Entry, arguments: &Arguments) -> Result<Vec<Experiment>> {
     })?;
     let companions = companions(name);
     let place = if name == IN_KUBERNETES { lab::Place::Kubernetes } else { lab::Place::Alone };
+    let programs = lab::Programs { no_build: arguments.no_build, ..lab::Programs::RELEASE };
+    if entry.disks.is_empty() {
+        return Ok(vec![measure_without_disk(name, arguments, &programs)?]);
+    }
     let mut experiments = Vec::new();
     for disk in disks {
         let mut words = [name, "--device", DISK_WORD, "--out", "/lab/out"].map(str::to_owned).to_vec();
@@ -157,14 +161,31 @@ fn measure(entry: &Entry, arguments: &Arguments) -> Result<Vec<Experiment>> {
         }
         words.extend(arguments.rounds.iter().flat_map(|n| ["--rounds".to_owned(), n.to_string()]));
         let disk = format!("{disk}:{}", lab::BENCH_DISK_MIB).parse()?;
-        let programs = lab::Programs { no_build: arguments.no_build, ..lab::Programs::RELEASE };
         let (_, artifacts) = lab::run_on(disk, place, PROGRAM, &programs, words, &companions, LIMIT)?;
         // An interrupted experiment has written its results after each round.
-        let path = artifacts.join("out").join(format!("{name}.json"));
-        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        experiments.push(serde_json::from_str(&text).with_context(|| format!("cannot parse {}", path.display()))?);
+        experiments.push(read_one(&artifacts.join("out").join(format!("{name}.json")))?);
     }
     Ok(experiments)
+}
+
+/// Runs an experiment that only computes, with the release programs on this machine.
+fn measure_without_disk(name: &str, arguments: &Arguments, programs: &lab::Programs) -> Result<Experiment> {
+    if arguments.disk.is_some() {
+        bail!("{name} uses no disk: run it without --disk");
+    }
+    lab::build_with(programs, Some(PROGRAM))?;
+    let out = lab::target_dir().join("evidence/here");
+    let (directory, rounds) = (out.to_string_lossy(), arguments.rounds.map(|n| n.to_string()));
+    let mut words = vec![name, "--out", &directory];
+    words.extend(arguments.quick.then_some("--quick"));
+    words.extend(rounds.iter().flat_map(|n| ["--rounds", n]));
+    check::run_command(&lab::programs_dir(programs.release).join(PROGRAM), &words)?;
+    read_one(&out.join(format!("{name}.json")))
+}
+
+fn read_one(path: &Path) -> Result<Experiment> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("cannot parse {}", path.display()))
 }
 
 /// The available programs that an experiment compares with.

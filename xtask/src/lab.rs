@@ -509,14 +509,15 @@ pub(crate) fn build(programs: &Programs) -> Result<()> {
     build_with(programs, None)
 }
 
-fn build_with(programs: &Programs, other: Option<&str>) -> Result<()> {
+/// The same with one more program.
+pub(crate) fn build_with(programs: &Programs, other: Option<&str>) -> Result<()> {
     if programs.no_build {
         return Ok(());
     }
     let mut cargo = host_command(cargo_program());
     cargo.current_dir(workspace()).args(["build", "--quiet", "--bin", "bulkhead", "--bin", "bulkhead-lab-agent"]);
-    // The last one is only in the package.
-    cargo.args(["--bin", "bulkhead-lab-disk", "--bin", "bulkhead-runtime"]);
+    // The last two are only in packages and images.
+    cargo.args(["--bin", "bulkhead-lab-disk", "--bin", "bulkhead-runtime", "--bin", "bulkhead-extender"]);
     cargo.args(other.into_iter().flat_map(|name| ["--bin", name]));
     if programs.release {
         cargo.arg("--release").env_remove(WRAPPER);

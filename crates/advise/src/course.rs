@@ -19,7 +19,7 @@ pub struct Step {
 /// A fall of the cumulative throughput.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Valley {
-    /// The last number of copies before it, with the highest throughput up to it.
+    /// The last number of copies before it with nearly the highest throughput up to it.
     pub before: Step,
     /// The lowest step behind.
     pub bottom: Step,
@@ -36,14 +36,15 @@ pub fn knee(course: &[Step]) -> Option<u32> {
 /// not fall. Steps are in the order of their copies.
 #[must_use]
 pub fn valley(course: &[Step]) -> Option<Valley> {
-    let mut before: Option<Step> = None;
+    let (mut before, mut most) = (None::<Step>, 0.0_f64);
     for (index, step) in course.iter().enumerate() {
         if let Some(before) = before.filter(|before| step.per_s < VALLEY * before.per_s) {
             let behind = course[index..].iter().copied();
             let bottom = behind.min_by(|a, b| a.per_s.total_cmp(&b.per_s))?;
             return Some(Valley { before, bottom });
         }
-        if before.is_none_or(|before| step.per_s >= before.per_s) {
+        most = most.max(step.per_s);
+        if step.per_s >= KNEE * most {
             before = Some(*step);
         }
     }
@@ -76,6 +77,9 @@ mod tests {
     fn a_valley_is_a_fall_behind_the_best() {
         let valley = valley(&course(&[100.0, 180.0, 250.0, 120.0, 60.0, 65.0])).unwrap();
         assert_eq!((valley.before.copies, valley.bottom.copies), (3, 5));
+        // Which of equals is the highest does not matter.
+        let plateau = super::valley(&course(&[100.0, 99.0, 98.0, 30.0])).unwrap();
+        assert_eq!((plateau.before.copies, plateau.bottom.copies), (3, 4));
         assert_eq!(super::valley(&course(&[10.0, 20.0, 18.0, 17.0])), None);
         assert_eq!(super::valley(&[]), None);
     }

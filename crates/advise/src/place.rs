@@ -17,7 +17,7 @@ mod value;
 mod why;
 
 use bulkhead_core::demand::{Demand, DeviceCosts};
-use bulkhead_core::units::Bytes;
+use bulkhead_core::units::{Bytes, Share};
 
 use crate::predict::Achieved;
 
@@ -100,6 +100,25 @@ pub struct Workload {
     pub only: Vec<usize>,
     /// Where it is today.
     pub now: Option<Place>,
+}
+
+impl Workload {
+    /// A workload with the usual share, without volumes or constraints.
+    #[must_use]
+    pub fn new(name: impl Into<String>, demand: usize) -> Self {
+        Self {
+            name: name.into(),
+            demand,
+            share: f64::from(u32::from(Share::DEFAULT)),
+            space: Bytes(0),
+            importance: 1.0,
+            floor: 0.0,
+            fsync_p99: None,
+            group: None,
+            only: Vec::new(),
+            now: None,
+        }
+    }
 }
 
 /// Everything that is to be decided about.
@@ -200,11 +219,16 @@ pub fn place(fleet: &Fleet) -> Placement {
     let mut mixes = mixes::Mixes::new(fleet);
     match exact::best(&mut mixes) {
         Some(places) => mixes.placement(places, true),
-        None => {
-            let places = search::search(&mut mixes);
-            mixes.placement(places, false)
-        }
+        None => searched(fleet),
     }
+}
+
+/// Places all workloads as [`place`] does where there are too many to try all sets of them, however few they are.
+#[must_use]
+pub fn searched(fleet: &Fleet) -> Placement {
+    let mut mixes = mixes::Mixes::new(fleet);
+    let places = search::search(&mut mixes);
+    mixes.placement(places, false)
 }
 
 /// Judges given places.

@@ -12,7 +12,7 @@ use bulkhead_advise::place::{self, Fleet, Place, Workload};
 use bulkhead_api::client::Client;
 use bulkhead_core::demand::Demand;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::units::{Bytes, Share};
+use bulkhead_core::units::Bytes;
 use bulkhead_sys::file::read_limited;
 
 use crate::args::PlanArgs;
@@ -104,18 +104,7 @@ fn newcomer(file: &mut FleetFile, args: &PlanArgs, source: &str, name: &str) -> 
     let demand: Demand = serde_json::from_slice(&bytes).map_err(|error| invalid(path.display(), error))?;
     demand.check().map_err(|error| invalid(path.display(), error))?;
     file.fleet.demands.push(demand);
-    Ok(Workload {
-        name: name.to_owned(),
-        demand: file.fleet.demands.len() - 1,
-        share: f64::from(u32::from(Share::DEFAULT)),
-        space: Bytes(0),
-        importance: 1.0,
-        floor: 0.0,
-        fsync_p99: None,
-        group: None,
-        only: Vec::new(),
-        now: None,
-    })
+    Ok(Workload::new(name, file.fleet.demands.len() - 1))
 }
 
 fn read(path: &Path) -> Result<FleetFile, Fault> {

@@ -11,6 +11,7 @@ pub(crate) mod journal_fsync;
 pub(crate) mod kubernetes;
 pub(crate) mod launch_storm;
 pub(crate) mod mixing;
+pub(crate) mod plan_scale;
 pub(crate) mod scaling;
 pub(crate) mod share_correction;
 mod sharing;

@@ -13,7 +13,7 @@ use bulkhead_sys::roots::Roots;
 pub use crate::experiment::attribution::OVERHEAD;
 use crate::experiment::{
     attribution, churn, clone_read, disk_models, journal_cost, journal_fsync, kubernetes, launch_storm, mixing,
-    scaling, share_correction, volume_overhead,
+    plan_scale, scaling, share_correction, volume_overhead,
 };
 use crate::judge::{Case, charges, clones, isolation, nested, planning, volumes};
 use crate::report::about;
@@ -24,7 +24,7 @@ use crate::served;
 pub struct Entry {
     /// Its method.
     pub method: Method,
-    /// The lab's disk models in its target.
+    /// The lab's disk models in its target; none if it runs on this machine, without a disk.
     pub disks: &'static [&'static str],
     /// Its judge.
     pub(crate) judge: fn(&mut Case<'_>, &[&Experiment]),
@@ -108,6 +108,8 @@ pub const ALL: &[Entry] = &[
     Entry { method: nest::METHOD, disks: &["hdd", "nvme"], judge: nested::matrix, about: about::NESTED_MATRIX },
     Entry { method: scaling::METHOD, disks: &["hdd", "ssd", "nvme"], judge: planning::scaling, about: about::SCALING },
     Entry { method: mixing::METHOD, disks: &["hdd", "ssd", "nvme"], judge: planning::mixing, about: about::MIXING },
+    // On this machine: it computes only.
+    Entry { method: plan_scale::METHOD, disks: &[], judge: planning::plan_scale, about: about::PLAN_SCALE },
     Entry { method: kubernetes::METHOD, disks: &["hdd"], judge: isolation::kubernetes, about: about::KUBERNETES },
     Entry {
         method: disk_models::METHOD,

@@ -194,3 +194,17 @@ pub(crate) const NORMALISED_A: &str = "normalised_a";
 pub(crate) const NORMALISED_B: &str = "normalised_b";
 pub(crate) const PREDICTED_A: &str = "predicted_a";
 pub(crate) const PREDICTED_B: &str = "predicted_b";
+/// Sum of the three copies' normalised throughputs, as measured and as predicted; and on how many of four devices the planner put these three.
+pub(crate) const NORMALISED_SUM: &str = "normalised_sum";
+pub(crate) const PREDICTED_SUM: &str = "predicted_sum";
+pub(crate) const PLANNED: &str = "planned";
+/// Duration of a plan, and its sum as a part of the one that no placement exceeds.
+pub(crate) const PLAN_SECONDS: &str = "plan_seconds";
+pub(crate) const PLAN_OF_BOUND_PCT: &str = "plan_of_bound_pct";
+/// Sum of a searched placement as a part of that of the best one, mean and least of all small fleets.
+pub(crate) const SEARCHED_OF_BEST_PCT: &str = "searched_of_best_pct";
+pub(crate) const LEAST_SEARCHED_OF_BEST_PCT: &str = "least_searched_of_best_pct";
+/// 99th percentiles of the extender's answers, and of the first ones of both kinds.
+pub(crate) const FILTER_P99_MS: &str = "filter_p99_ms";
+pub(crate) const PRIORITIZE_P99_MS: &str = "prioritize_p99_ms";
+pub(crate) const FIRST_P99_MS: &str = "first_p99_ms";

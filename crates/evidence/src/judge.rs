@@ -5,6 +5,7 @@
 
 pub(crate) mod charges;
 pub(crate) mod clones;
+pub(crate) mod course;
 pub(crate) mod isolation;
 pub(crate) mod nested;
 pub(crate) mod planning;

@@ -24,9 +24,9 @@ use clap::Parser;
 struct Cli {
     /// Name of the experiment
     name: String,
-    /// Block device to run on; its data is lost
+    /// Block device to run on, if the experiment needs a disk; its data is lost
     #[arg(long, value_name = "DEV")]
-    device: PathBuf,
+    device: Option<PathBuf>,
     /// Output directory for the JSON, which is written after each round
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -60,6 +60,11 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<()> {
     let entry = named(&cli.name)?;
+    let target = match cli.device {
+        Some(path) => Target::Device { path, erase: true },
+        None if entry.disks.is_empty() => Target::Directory("/".into()),
+        None => bail!("{} needs a disk: name one with --device", cli.name),
+    };
     let options = Options {
         quick: cli.quick,
         rounds: cli.rounds,
@@ -69,7 +74,7 @@ fn run(cli: Cli) -> Result<()> {
         model: cli.iocost.calibration(),
         program: bulkhead_path()?,
         simulated: cli.simulated,
-        ..Options::new(Target::Device { path: cli.device, erase: true })
+        ..Options::new(target)
     };
     entry.method.check_choice(&options)?;
     options.cancel.on_signals().context("cannot wait for signals")?;

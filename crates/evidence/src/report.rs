@@ -2,6 +2,7 @@
 
 pub(crate) mod about;
 mod charts;
+mod courses;
 pub(crate) mod grid;
 mod headline;
 pub mod markdown;
@@ -32,6 +33,9 @@ pub const GUIDE: Guide = Guide {
         (&[f::IOPS], headline::disk_models),
         (&[f::READY_SECONDS], headline::launches),
         (&[f::POD_FSYNC_P99_MS], headline::pods),
+        (&[f::PLAN_SECONDS], headline::plan_scale),
+        (&[f::PREDICTED_A], headline::mixing),
+        (&[f::PREDICTED_PER_S], headline::scaling),
         (&[OPS_PER_S], headline::nested),
     ],
     columns: &[columns::PROBE, columns::DATABASE, grid::PAIR, columns::SHARES, grid::OTHERS],
@@ -50,7 +54,7 @@ pub const GUIDE: Guide = Guide {
         ("pods", charts::pods),
         ("published", charts::disk_models),
     ],
-    plots: &[svg::latencies, share_over_time::pictures, svg::matrices],
+    plots: &[svg::latencies, share_over_time::pictures, svg::matrices, courses::pictures],
 };
 
 /// All pictures of an experiment as files; the first one, with the main result, is named `name`.

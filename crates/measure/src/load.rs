@@ -35,6 +35,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 pub use clock::Timer;
+pub use random::Random;
 pub use tally::{Series, Tally};
 
 /// Printed when the load is prepared and waits for the start.

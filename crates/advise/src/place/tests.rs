@@ -82,18 +82,7 @@ fn machine(name: &str, costs: &[usize]) -> Machine {
 }
 
 fn workload(name: &str, demand: usize) -> Workload {
-    Workload {
-        name: name.to_owned(),
-        demand,
-        share: 100.0,
-        space: Bytes::mib(1000),
-        importance: 1.0,
-        floor: 0.0,
-        fsync_p99: None,
-        group: None,
-        only: Vec::new(),
-        now: None,
-    }
+    Workload { space: Bytes::mib(1000), ..Workload::new(name, demand) }
 }
 
 fn fleet(machines: Vec<Machine>, of: &[usize]) -> Fleet {

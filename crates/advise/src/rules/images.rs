@@ -36,7 +36,11 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: FindingId::ImageCopiedOnWrite,
         why: "Small random writes to an image, as databases make them, scatter its blocks over the disk.",
-        measured: None,
+        measured: Some(Measured {
+            figure: "ext4 in an image on btrfs kept 39 % of its sequential writes, 37 % of a file server's throughput and 62 % of a database's, and 89, 99 and \
+                     67 % in an image on ext4, on the lab's hard disk; random writes alone were 2.8 times as many",
+            section: "nested-matrix",
+        }),
         source: "btrfs(5), `nodatacow`; chattr(1), attribute C",
         fix: Fix::None(MOVE_DATA),
         find: image_copied_on_write,

@@ -25,8 +25,10 @@ pub(super) const WARM_UP: f64 = 4.0;
 pub(super) const SECONDS: f64 = 6.0;
 /// Size of each copy's file.
 const FILE: Bytes = Bytes::mib(48);
+/// That of sequential writers: more than the write cache of any modelled disk, which would take one that is written again and again.
+const LARGE_FILE: Bytes = Bytes::mib(160);
 /// Memory of all tenants with cached reads.
-const MEMORY: Bytes = Bytes::mib(192);
+pub(super) const MEMORY: Bytes = Bytes::mib(192);
 /// Least part of a copy's processor time that is its own and not its requests'.
 const LEAST_PART: f64 = 0.05;
 /// Size of the file on which requests are measured.
@@ -38,6 +40,7 @@ pub(super) struct Workload {
     pub(super) name: &'static str,
     kind: LoadKind,
     threads: usize,
+    file: Bytes,
     requests: Option<(Access, f64, Purpose)>,
 }
 
@@ -46,19 +49,22 @@ pub(super) const WORKLOADS: [Workload; 4] = [
         name: "random-read",
         kind: LoadKind::RandomRead,
         threads: 4,
+        file: FILE,
         requests: Some((Access::RandomRead, 4096.0, Purpose::Direct)),
     },
     Workload {
         name: "cached-read",
         kind: LoadKind::CachedRead,
         threads: 4,
+        file: FILE,
         requests: Some((Access::RandomRead, 4096.0, Purpose::Cached)),
     },
-    Workload { name: "durable-write", kind: LoadKind::RandomSync, threads: 2, requests: None },
+    Workload { name: "durable-write", kind: LoadKind::RandomSync, threads: 2, file: FILE, requests: None },
     Workload {
         name: "sequential-write",
         kind: LoadKind::SequentialDirect,
         threads: 1,
+        file: LARGE_FILE,
         requests: Some((Access::SequentialWrite, 131_072.0, Purpose::Direct)),
     },
 ];
@@ -66,7 +72,7 @@ pub(super) const WORKLOADS: [Workload; 4] = [
 impl Workload {
     pub(super) fn args(&self, dir: &Path) -> LoadArgs {
         let args = LoadArgs::new(self.kind, dir, SECONDS);
-        LoadArgs { threads: Some(self.threads), file_bytes: Some(FILE.0), warm_up_seconds: WARM_UP, ..args }
+        LoadArgs { threads: Some(self.threads), file_bytes: Some(self.file.0), warm_up_seconds: WARM_UP, ..args }
     }
 
     pub(super) fn config(&self) -> String {
@@ -91,7 +97,7 @@ impl Workload {
                 chain: 1.0,
                 is_shared: false,
             }),
-            miss_ratios: if is_cached { MissRatios::uniform(FILE) } else { MissRatios::default() },
+            miss_ratios: if is_cached { MissRatios::uniform(self.file) } else { MissRatios::default() },
             memory: alone.memory,
             correction_seconds: 0.0,
         };
@@ -140,12 +146,16 @@ pub(super) fn predicted(costs: &DeviceCosts, loads: &[(&Demand, u32)]) -> Predic
     predict(&host, &loads)
 }
 
+/// Number of this machine's processors.
+pub(super) fn cpus() -> f64 {
+    std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64)
+}
+
 /// This machine, with the page cache that those loads have.
 fn host<'a>(devices: &'a [&'a DeviceCosts], loads: &[(&Demand, u32)]) -> Host<'a> {
-    let cpus = std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64);
     let other = loads.iter().map(|(demand, copies)| demand.memory.0.saturating_mul(u64::from(*copies)));
     let cache = Bytes(MEMORY.0.saturating_sub(other.fold(0, u64::saturating_add)));
-    Host { cpus, cache, devices, is_journal_shared: false, has_shares: false }
+    Host { cpus: cpus(), cache, devices, is_journal_shared: false, has_shares: false }
 }
 
 /// What copies achieved together.
@@ -191,12 +201,13 @@ fn run_copies(
     let starter = frame.starter();
     let mut loads: Vec<Load> = Vec::new();
     for (workload, (name, dir)) in workloads.iter().zip(tenants) {
-        let load = starter.load(&workload.args(dir), &roots.cgroup_dir(&slices::payload(name)))?;
-        load.await_prepared()?;
-        loads.push(load);
+        loads.push(starter.load(&workload.args(dir), &roots.cgroup_dir(&slices::payload(name)))?);
     }
-    // What the preparation has left in memory is not the workload's.
-    std::fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop the page cache")?;
+    // They write their files at the same time, so that the page cache, which only cached reads use, has as much of one as of another: it would take
+    // minutes to fill it by random reads of a hard disk.
+    for load in &loads {
+        load.await_prepared()?;
+    }
     for load in &mut loads {
         load.begin()?;
     }

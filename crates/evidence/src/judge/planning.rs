@@ -1,10 +1,11 @@
 //! Criteria of the planner's predictions: scaling and mixing.
 
-use bulkhead_advise::course::{Step, knee, valley};
-use bulkhead_measure::report::text::{number, percent, percent_exact};
+use bulkhead_measure::report::text::{number, percent, percent_exact, spoken_ms};
 use bulkhead_measure::result::{Cell, Experiment, Spread, spread};
 
+use super::course::{Course, layouts};
 use super::{Case, by_disk};
+use crate::experiment::plan_scale;
 use crate::figure as f;
 
 /// The workload whose page cache is limited.
@@ -16,13 +17,7 @@ pub(crate) fn scaling(case: &mut Case<'_>, experiments: &[&Experiment]) {
             case.absent.push(disk);
             continue;
         };
-        let mut workloads: Vec<&str> = Vec::new();
-        for cell in &experiment.cells {
-            if !workloads.contains(&cell.layout.as_str()) {
-                workloads.push(&cell.layout);
-            }
-        }
-        for workload in workloads {
+        for workload in layouts(experiment) {
             let course = Course::of(experiment, workload);
             case.row(
                 disk,
@@ -51,6 +46,9 @@ pub(crate) fn scaling(case: &mut Case<'_>, experiments: &[&Experiment]) {
                 number,
                 "times one copy, by choosing the number",
             );
+            let error = course.error().map(|error| format!("predicted within {}", percent(error.median)));
+            let chosen = chosen.map(|chosen| format!("chosen {}", percent_exact(chosen.median)));
+            case.summarize(&format!("{disk} {workload}"), [error, chosen]);
         }
     }
 }
@@ -84,18 +82,160 @@ pub(crate) fn mixing(case: &mut Case<'_>, experiments: &[&Experiment]) {
             });
             case.row(disk, what, found, number, &remark);
         }
+        threes(case, disk, experiment);
+        let error = worst.map(|(error, _)| format!("pairs within {} points", number(error)));
+        let plan = plan_of_best(experiment).map(|plan| format!("twelve on four {}", percent_exact(plan.median)));
+        case.summarize(disk, [error, plan]);
+    }
+}
+
+pub(crate) fn plan_scale(case: &mut Case<'_>, experiments: &[&Experiment]) {
+    let Some(experiment) = experiments.first() else { return };
+    let said = |cell: &Cell, name: &str, show: fn(f64) -> String| cell.figure(name).map(|found| show(found.median));
+    for cell in &experiment.cells {
+        match cell.layout.as_str() {
+            plan_scale::PLAN => {
+                case.row(&cell.neighbour, "duration", cell.figure(f::PLAN_SECONDS), seconds, "");
+                case.summarize(&cell.neighbour, [said(cell, f::PLAN_SECONDS, seconds)]);
+                let remark = "the best placement may be below that limit";
+                case.row(
+                    &cell.neighbour,
+                    "of the upper limit",
+                    cell.figure(f::PLAN_OF_BOUND_PCT),
+                    percent_exact,
+                    remark,
+                );
+            }
+            plan_scale::SMALL => {
+                case.row(
+                    "",
+                    "searched of the best",
+                    cell.figure(f::SEARCHED_OF_BEST_PCT),
+                    percent_exact,
+                    "the mean of all fleets",
+                );
+                case.summarize("searched", [said(cell, f::SEARCHED_OF_BEST_PCT, percent_exact)]);
+                let worst = cell.figure(f::LEAST_SEARCHED_OF_BEST_PCT);
+                case.row("", "worst searched of the best", worst, percent_exact, "");
+            }
+            _ => {
+                let p99s = [f::FILTER_P99_MS, f::PRIORITIZE_P99_MS].map(|name| said(cell, name, spoken_ms));
+                case.summarize("extender", p99s);
+                case.row("", "filter p99", cell.figure(f::FILTER_P99_MS), spoken_ms, "");
+                case.row("", "prioritize p99", cell.figure(f::PRIORITIZE_P99_MS), spoken_ms, "");
+                let remark = "of the first answers, for which mixes are predicted for the first time";
+                case.row("", "first p99", cell.figure(f::FIRST_P99_MS), spoken_ms, remark);
+            }
+        }
+    }
+}
+
+/// Seconds with unit.
+fn seconds(value: f64) -> String {
+    format!("{value:.2} s")
+}
+
+fn rounds_of_threes(experiment: &Experiment) -> Vec<Threes<'_>> {
+    let n_rounds = experiment.cells.iter().map(|cell| cell.rounds.len()).min().unwrap_or_default();
+    (0..n_rounds).filter_map(|round| Threes::of(experiment, round)).collect()
+}
+
+/// What the plan of twelve workloads achieves, percent of the best of all placements.
+pub(crate) fn plan_of_best(experiment: &Experiment) -> Option<Spread> {
+    spread(rounds_of_threes(experiment).iter().filter_map(Threes::plan_of_best))
+}
+
+/// Twelve workloads on four devices: what the plan achieves of the best of all placements, and how wrong the predicted threes were.
+fn threes(case: &mut Case<'_>, disk: &str, experiment: &Experiment) {
+    let rounds = rounds_of_threes(experiment);
+    let found = plan_of_best(experiment);
+    let remark = rounds.last().map_or_else(String::new, |round| {
+        let of = |sum: f64| percent(100.0 * sum / round.n_workloads() as f64);
+        let (_, most) = round.ends();
+        format!("of the best of all placements, which leaves each workload {} of alone on average", of(most))
+    });
+    case.row(disk, "twelve on four", found, percent_exact, &remark);
+    let found = spread(rounds.iter().filter_map(|round| {
+        let (least, most) = round.ends();
+        (most > 0.0).then_some(100.0 * least / most)
+    }));
+    case.row(disk, "worst twelve on four", found, percent_exact, "of the best: what choosing is worth");
+    let found = spread(rounds.iter().filter_map(Threes::error));
+    case.row(disk, "threes error", found, number, "points of the throughput alone, the worst mean of three copies");
+}
+
+/// All measured sets of three copies, in one round: number of devices that the plan gives them, and sums of normalised throughputs.
+struct Threes<'a> {
+    kinds: Vec<&'a str>,
+    /// Copies of each kind, devices planned, measured sum, predicted sum.
+    all: Vec<(Vec<usize>, f64, f64, f64)>,
+}
+
+impl<'a> Threes<'a> {
+    const COPIES: usize = 3;
+
+    fn of(experiment: &'a Experiment, round: usize) -> Option<Self> {
+        let kinds = layouts(experiment);
+        let of = |cell: &'a Cell| {
+            let figures = &cell.rounds.get(round)?.figures;
+            let (planned, measured) = (figures.get(f::PLANNED)?, figures.get(f::NORMALISED_SUM)?);
+            let copies: Vec<&str> = std::iter::once(cell.layout.as_str()).chain(cell.neighbour.split('+')).collect();
+            let counts = kinds.iter().map(|kind| copies.iter().filter(|copy| *copy == kind).count()).collect();
+            Some((counts, *planned, *measured, *figures.get(f::PREDICTED_SUM)?))
+        };
+        let all: Vec<_> = experiment.cells.iter().filter_map(of).collect();
+        (!all.is_empty()).then_some(Self { kinds, all })
+    }
+
+    fn n_workloads(&self) -> usize {
+        Self::COPIES * self.kinds.len()
+    }
+
+    /// What the plan achieves, percent of the best placement; `None` if a set that it needs was not measured.
+    fn plan_of_best(&self) -> Option<f64> {
+        let planned: f64 = self.all.iter().map(|(_, planned, ..)| planned).sum();
+        let achieved: f64 = self.all.iter().map(|(_, planned, measured, _)| planned * measured).sum();
+        let (_, most) = self.ends();
+        ((planned - self.kinds.len() as f64).abs() < 0.5 && most > 0.0).then_some(100.0 * achieved / most)
+    }
+
+    /// The sums of the worst and of the best placement.
+    fn ends(&self) -> (f64, f64) {
+        let mut ends = (f64::INFINITY, 0.0_f64);
+        self.place(&vec![Self::COPIES; self.kinds.len()], 0, 0.0, &mut |sum| {
+            ends = (ends.0.min(sum), ends.1.max(sum));
+        });
+        ends
+    }
+
+    /// Calls `on` with the sum of each way to place what is left in sets from that one on.
+    fn place(&self, left: &[usize], from: usize, sum: f64, on: &mut dyn FnMut(f64)) {
+        if left.iter().all(|n| *n == 0) {
+            return on(sum);
+        }
+        for (index, (counts, _, measured, _)) in self.all.iter().enumerate().skip(from) {
+            let rest: Option<Vec<usize>> = left.iter().zip(counts).map(|(n, its)| n.checked_sub(*its)).collect();
+            if let Some(rest) = rest {
+                self.place(&rest, index, sum + measured, on);
+            }
+        }
+    }
+
+    fn error(&self) -> Option<f64> {
+        let errors = self.all.iter().map(|(_, _, measured, predicted)| (measured - predicted).abs());
+        Some(100.0 * errors.reduce(f64::max)? / Self::COPIES as f64)
     }
 }
 
 /// A pair of workloads: normalised throughputs as measured and as predicted.
-struct Pair<'a> {
+pub(crate) struct Pair<'a> {
     workloads: (&'a str, &'a str),
-    measured: (f64, f64),
+    pub(crate) measured: (f64, f64),
     predicted: (f64, f64),
 }
 
 impl<'a> Pair<'a> {
-    fn of(cell: &'a Cell) -> Option<Self> {
+    pub(crate) fn of(cell: &'a Cell) -> Option<Self> {
         let median = |name: &str| cell.figure(name).map(|spread| spread.median);
         Some(Self {
             workloads: (&cell.layout, &cell.neighbour),
@@ -104,7 +244,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{} with {}", self.workloads.0, self.workloads.1)
     }
 
@@ -135,136 +275,11 @@ fn chosen_pairs(pairs: &[Pair<'_>]) -> Option<Spread> {
     spread([100.0 * chosen.1 / best])
 }
 
-/// A workload's course over numbers of copies.
-struct Course {
-    measured: Vec<Step>,
-    predicted: Vec<Step>,
-    /// Largest difference, percent of the highest measured throughput.
-    errors: Vec<f64>,
-}
-
-impl Course {
-    fn of(experiment: &Experiment, workload: &str) -> Self {
-        let mut steps: Vec<(u32, &Cell)> = experiment
-            .cells
-            .iter()
-            .filter(|cell| cell.layout == workload)
-            .filter_map(|cell| Some((cell.neighbour.strip_suffix("-copies")?.parse().ok()?, cell)))
-            .collect();
-        steps.sort_by_key(|(copies, _)| *copies);
-        let median = |cell: &Cell, name: &str| cell.figure(name).map(|spread| spread.median);
-        let measured: Vec<Step> = steps
-            .iter()
-            .filter_map(|(copies, cell)| Some(Step { copies: *copies, per_s: median(cell, f::OPS_PER_S)? }))
-            .collect();
-        // One copy is what the prediction is made from.
-        let predicted: Vec<Step> = steps
-            .iter()
-            .filter_map(|(copies, cell)| {
-                let per_s =
-                    median(cell, f::PREDICTED_PER_S).or_else(|| median(cell, f::OPS_PER_S).filter(|_| *copies == 1))?;
-                Some(Step { copies: *copies, per_s })
-            })
-            .collect();
-        let most = measured.iter().map(|step| step.per_s).fold(0.0, f64::max);
-        let errors = measured.iter().filter_map(|step| {
-            let predicted = predicted.iter().find(|other| other.copies == step.copies && step.copies > 1)?;
-            Some(100.0 * (predicted.per_s - step.per_s).abs() / most)
-        });
-        Self { errors: errors.collect(), measured, predicted }
-    }
-
-    fn error(&self) -> Option<Spread> {
-        spread([self.errors.iter().copied().reduce(f64::max)?])
-    }
-
-    /// Steps of the measured course between the two knees.
-    fn knees(&self) -> Option<Spread> {
-        let at = |copies: u32| self.measured.iter().position(|step| step.copies == copies);
-        let (measured, predicted) = (at(knee(&self.measured)?)?, at(knee(&self.predicted)?)?);
-        spread([measured.abs_diff(predicted) as f64])
-    }
-
-    fn knees_remark(&self) -> String {
-        match (knee(&self.measured), knee(&self.predicted)) {
-            (Some(measured), Some(predicted)) => format!("steps apart: at {measured} copies, predicted at {predicted}"),
-            _ => String::new(),
-        }
-    }
-
-    fn chosen(&self) -> Option<Spread> {
-        let best = self.predicted.iter().max_by(|a, b| a.per_s.total_cmp(&b.per_s))?;
-        let there = self.measured.iter().find(|step| step.copies == best.copies)?;
-        let most = self.measured.iter().map(|step| step.per_s).fold(0.0, f64::max);
-        spread([100.0 * there.per_s / most])
-    }
-
-    /// 1 if both courses have a valley behind the same number of copies, or one beside it; else 0.
-    fn valley(&self) -> Option<Spread> {
-        let at = |copies: u32| self.measured.iter().position(|step| step.copies == copies);
-        let found = match (valley(&self.measured), valley(&self.predicted)) {
-            (Some(measured), Some(predicted)) => {
-                at(measured.before.copies)?.abs_diff(at(predicted.before.copies)?) <= 1
-            }
-            _ => false,
-        };
-        spread([if found { 1.0 } else { 0.0 }])
-    }
-
-    fn valley_remark(&self) -> String {
-        let of = |course: &[Step]| {
-            valley(course).map_or_else(
-                || "none".to_owned(),
-                |valley| {
-                    format!(
-                        "behind {}, to {:.0} %",
-                        valley.before.copies,
-                        100.0 * valley.bottom.per_s / valley.before.per_s
-                    )
-                },
-            )
-        };
-        format!("measured {}; predicted {}", of(&self.measured), of(&self.predicted))
-    }
-
-    fn gain(&self) -> Option<Spread> {
-        let one = self.measured.iter().find(|step| step.copies == 1)?;
-        let most = self.measured.iter().map(|step| step.per_s).fold(0.0, f64::max);
-        spread([most / one.per_s])
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::course::tests::experiment;
     use super::*;
     use bulkhead_measure::result::Round;
-
-    fn experiment(figures: &[(u32, f64, Option<f64>)]) -> Experiment {
-        let cell = |(copies, per_s, predicted): &(u32, f64, Option<f64>)| {
-            let mut round = Round::default();
-            round.figures.insert(f::OPS_PER_S.to_owned(), *per_s);
-            if let Some(predicted) = predicted {
-                round.figures.insert(f::PREDICTED_PER_S.to_owned(), *predicted);
-            }
-            Cell {
-                layout: CACHED.to_owned(),
-                controller: "none".to_owned(),
-                neighbour: format!("{copies}-copies"),
-                rounds: vec![round],
-            }
-        };
-        Experiment {
-            format: 1,
-            name: "scaling".to_owned(),
-            about: String::new(),
-            quick: false,
-            machine: bulkhead_measure::result::Machine::default(),
-            disk: bulkhead_measure::result::Disk::default(),
-            commands: Vec::new(),
-            cells: figures.iter().map(cell).collect(),
-            notes: Vec::new(),
-        }
-    }
 
     #[test]
     fn the_chosen_pairs_are_those_predicted_to_be_best() {
@@ -284,14 +299,38 @@ mod tests {
     }
 
     #[test]
-    fn a_course_is_compared_with_its_prediction() {
-        let steps = [(1, 100.0, None), (2, 190.0, Some(200.0)), (4, 200.0, Some(196.0)), (8, 60.0, Some(72.0))];
-        let course = Course::of(&experiment(&steps), CACHED);
-        let value = |spread: Option<Spread>| spread.unwrap().median;
-        assert!((value(course.error()) - 6.0).abs() < 1e-9);
-        assert!(value(course.knees()).abs() < 1e-9, "{}", course.knees_remark());
-        assert!((value(course.chosen()) - 95.0).abs() < 1e-9);
-        assert!((value(course.valley()) - 1.0).abs() < 1e-9, "{}", course.valley_remark());
-        assert!((value(course.gain()) - 2.0).abs() < 1e-9);
+    fn a_plan_of_twelve_is_compared_with_all_placements() {
+        let kinds = ["a", "b", "c", "d"];
+        let mut cells: Vec<Cell> = Vec::new();
+        for (one, a) in kinds.iter().enumerate() {
+            for (two, b) in kinds.iter().enumerate().skip(one) {
+                for (three, c) in kinds.iter().enumerate().skip(two) {
+                    // Copies of one kind together achieve nothing, different ones all; the plan has each kind alone on a device.
+                    let different = [one, two, three].iter().collect::<std::collections::BTreeSet<_>>().len();
+                    let mut round = Round::default();
+                    let planned = if different == 1 { 1.0 } else { 0.0 };
+                    let measured = [0.3, 2.0, 3.0][different - 1];
+                    for (name, value) in
+                        [(f::PLANNED, planned), (f::NORMALISED_SUM, measured), (f::PREDICTED_SUM, measured + 0.3)]
+                    {
+                        round.figures.insert(name.to_owned(), value);
+                    }
+                    cells.push(Cell {
+                        layout: (*a).to_owned(),
+                        controller: "none".to_owned(),
+                        neighbour: format!("{b}+{c}"),
+                        rounds: vec![round],
+                    });
+                }
+            }
+        }
+        let mut all = Experiment { name: "mixing".to_owned(), ..experiment(&[]) };
+        all.cells = cells;
+        let round = Threes::of(&all, 0).unwrap();
+        let (least, most) = round.ends();
+        assert!((least - 1.2).abs() < 1e-9 && (most - 12.0).abs() < 1e-9, "{least} {most}");
+        assert!((round.plan_of_best().unwrap() - 10.0).abs() < 1e-9);
+        assert!((round.error().unwrap() - 10.0).abs() < 1e-9);
+        assert!(Threes::of(&all, 1).is_none());
     }
 }

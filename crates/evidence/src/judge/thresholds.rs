@@ -30,7 +30,7 @@ const fn demand(row: &'static str, what: &'static str, bound: Bound) -> Threshol
 }
 
 /// All thresholds, grouped by the text of their target.
-pub(super) const THRESHOLDS: [Threshold; 132] = [
+pub(super) const THRESHOLDS: [Threshold; 142] = [
     // "hdd: (a) <= 1.4x, p99 <= 2x; (b) <= 1.6x, p99 <= 2x; (c) <= 1.6x"; a p99 of 2x is asked of (c) too
     demand("fsync-probe", "streams mean", Bound::AtMost(Limits::STREAMS.mean)),
     demand("fsync-probe", "streams p99", Bound::AtMost(Limits::STREAMS.p99)),
@@ -187,4 +187,15 @@ pub(super) const THRESHOLDS: [Threshold; 132] = [
     demand("mixing", "chosen pairs", Bound::AtLeast(95.0)),
     demand("mixing", "worst pair", Bound::Reported),
     demand("mixing", "best pair", Bound::Reported),
+    demand("mixing", "twelve on four", Bound::AtLeast(95.0)),
+    demand("mixing", "worst twelve on four", Bound::Reported),
+    demand("mixing", "threes error", Bound::AtMost(10.0)),
+    // "1000 workloads on 100 hosts < 2 s; >= 97 % of exhaustive optimum on small cases; extender p99 <= 20 ms at 5000 nodes"
+    demand("plan-scale", "duration", Bound::AtMost(2.0)),
+    demand("plan-scale", "of the upper limit", Bound::Reported),
+    demand("plan-scale", "searched of the best", Bound::AtLeast(97.0)),
+    demand("plan-scale", "worst searched of the best", Bound::Reported),
+    demand("plan-scale", "filter p99", Bound::AtMost(20.0)),
+    demand("plan-scale", "prioritize p99", Bound::AtMost(20.0)),
+    demand("plan-scale", "first p99", Bound::Reported),
 ];

@@ -110,12 +110,21 @@ pub(crate) const SCALING: About = About {
 pub(crate) const MIXING: About = About {
     question: Some("Which containers belong together, and is that known before?"),
     plainly: &[
-        "Two workloads on one device can leave each other nearly all of their throughput, or half. Each pair was predicted from both workloads alone.",
+        "Two workloads on one device can leave each other nearly all of their throughput, or half. Each pair and each three was predicted from its workloads alone, and a plan of twelve was made before any of them ran.",
     ],
     published: &[
         "Bhimani et al. (IPCCC 2016), three NVMe drives: random writes lose half beside sequential writes, which lose 16 %; equal kinds of writes lose 10 to \
          15 % each, and so do reads beside writes, which should be preferred.",
     ],
+};
+
+pub(crate) const PLAN_SCALE: About = About {
+    question: Some("Does planning keep up with large fleets, and how good are its plans?"),
+    plainly: &[
+        "A plan that takes minutes is not asked for, and a scheduler waits for each pod's answer. Few workloads are placed exactly; many are placed by \
+         insertion and exchange, which is compared with exact placements where these can be found.",
+    ],
+    published: &[],
 };
 
 pub(crate) const KUBERNETES: About = About {

@@ -5,7 +5,7 @@ use bulkhead_measure::nest::summary::{self, Holds};
 use bulkhead_measure::report::headline::Headline;
 use bulkhead_measure::report::labels::{self, Config};
 use bulkhead_measure::report::text::{self, factor, number, percent, percent_exact, rate, short, spoken_ms};
-use bulkhead_measure::result::{Experiment, spread};
+use bulkhead_measure::result::{Experiment, Spread, spread};
 
 use super::grid;
 use crate::calls::{METADATA, OTHER};
@@ -15,6 +15,8 @@ use crate::experiment::kubernetes::{ALONE, BULKHEAD, NOISY_POD, SHARED};
 use crate::experiment::launch_storm::UNBOUNDED;
 use crate::experiment::share_correction;
 use crate::figure as f;
+use crate::judge::course::{Course, layouts};
+use crate::judge::planning::{Pair, plan_of_best};
 
 pub(crate) fn pair(experiment: &Experiment) -> Headline {
     let describe = |config: Option<Config<'_>>| {
@@ -268,4 +270,92 @@ pub(crate) fn attribution(experiment: &Experiment) -> Headline {
         None => "What observing costs was not measured here.".to_owned(),
     };
     Headline { before, after }
+}
+
+pub(crate) fn scaling(experiment: &Experiment) -> Headline {
+    let courses: Vec<(&str, Course<'_>)> =
+        layouts(experiment).into_iter().map(|name| (name, Course::of(experiment, name))).collect();
+    let medians = |of: &dyn Fn(&Course<'_>) -> Option<Spread>| -> Vec<(f64, String)> {
+        courses.iter().filter_map(|(name, course)| Some((of(course)?.median, (*name).to_owned()))).collect()
+    };
+    let least = |all: Vec<(f64, String)>| all.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
+    let most = |all: Vec<(f64, String)>| all.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
+    let error = most(medians(&|course| course.error()));
+    let chosen = least(medians(&|course| course.chosen()));
+    let gain = most(medians(&|course| course.gain()));
+    Headline {
+        before: match gain {
+            Some((gain, name)) => format!(
+                "More containers of one kind achieve up to {} times the throughput of one ({name}), and less beyond.",
+                number(gain)
+            ),
+            None => "Copies of a workload were not measured.".into(),
+        },
+        after: match (error, chosen) {
+            (Some((error, worst)), Some((chosen, least))) => format!(
+                "Predicted from one: within {} of the highest throughput ({worst}); the number that the prediction chooses achieves {} of it \
+                 or more ({least}).",
+                percent(error),
+                percent(chosen)
+            ),
+            _ => "Predictions were not made.".into(),
+        },
+    }
+}
+
+pub(crate) fn mixing(experiment: &Experiment) -> Headline {
+    let pairs: Vec<Pair<'_>> = experiment.cells.iter().filter_map(Pair::of).collect();
+    let sum = |pair: &&Pair<'_>| pair.measured.0 + pair.measured.1;
+    let least = pairs.iter().min_by(|a, b| sum(a).total_cmp(&sum(b)));
+    let most = pairs.iter().max_by(|a, b| sum(a).total_cmp(&sum(b)));
+    let described = |pair: &Pair<'_>| {
+        format!(
+            "{}: {} and {} of alone",
+            pair.name(),
+            percent(100.0 * pair.measured.0),
+            percent(100.0 * pair.measured.1)
+        )
+    };
+    let plan = plan_of_best(experiment);
+    Headline {
+        before: match (most, least) {
+            (Some(most), Some(least)) => format!(
+                "Two workloads on one disk, two copies of each: the best pair leaves each other {}; the worst {}.",
+                described(most),
+                described(least)
+            ),
+            _ => "Pairs were not measured.".into(),
+        },
+        after: match plan {
+            Some(plan) => format!(
+                "Twelve workloads on four disks: the plan, made before any of them ran together, achieves {} of the best of all placements.",
+                percent_exact(plan.median)
+            ),
+            None => "A plan of twelve workloads was not measured.".into(),
+        },
+    }
+}
+
+pub(crate) fn plan_scale(experiment: &Experiment) -> Headline {
+    let of = |name: &str| {
+        let cells = experiment.cells.iter().filter_map(move |cell| Some((cell, cell.figure(name)?.median)));
+        cells.collect::<Vec<_>>()
+    };
+    let plans: Vec<String> = of(f::PLAN_SECONDS)
+        .into_iter()
+        .map(|(cell, seconds)| format!("{} s ({})", number(seconds), cell.neighbour.replace('-', " ")))
+        .collect();
+    let one = |name: &str, show: fn(f64) -> String| {
+        of(name).first().map_or_else(|| "not measured".to_owned(), |it| show(it.1))
+    };
+    Headline {
+        before: format!("A plan of 1000 workloads on 100 hosts takes {}.", plans.join(" or ")),
+        after: format!(
+            "Where the best placement is known, a searched one achieves {} of it. With 5000 nodes, 99 of 100 answers of the extender take {} or less \
+             to filter, and {} to score.",
+            one(f::SEARCHED_OF_BEST_PCT, percent_exact),
+            one(f::FILTER_P99_MS, spoken_ms),
+            one(f::PRIORITIZE_P99_MS, spoken_ms)
+        ),
+    }
 }

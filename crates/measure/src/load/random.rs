@@ -1,12 +1,12 @@
-//! Pseudo-random numbers of a load: the same in each run.
+//! Pseudo-random numbers of loads and experiments: the same in each run.
 
 /// A xorshift generator (Marsaglia 2003, "Xorshift RNGs", 64 bits).
 #[derive(Debug)]
-pub(super) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
     /// Thread `index` of a load has a sequence of its own.
-    pub(super) fn new(index: usize) -> Self {
+    pub fn new(index: usize) -> Self {
         Self(0x1234_5678_9abc_def1 ^ (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
@@ -18,17 +18,17 @@ impl Random {
     }
 
     /// Uniform in `0..n`; 0 if `n` is 0.
-    pub(super) fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.next().checked_rem(n).unwrap_or(0)
     }
 
     /// Uniform in (0, 1].
-    fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
     /// A size with a gamma distribution of shape 1.5, as Filebench's file sets have by default, of at least 1 and at most 8 times the mean.
-    pub(super) fn size(&mut self, mean: u64) -> u64 {
+    pub fn size(&mut self, mean: u64) -> u64 {
         // Shape 1 is an exponential distribution, shape 1/2 half the square of a normal one (Box and Muller 1958).
         let normal = (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos();
         let sum = -self.unit().ln() + normal * normal / 2.0;

@@ -15,21 +15,25 @@ use crate::result::{Cell, Experiment};
 #[must_use]
 pub fn pictures(experiment: &Experiment) -> Vec<(String, String)> {
     let of = |(workload, course): (&str, Vec<(Step, &Cell)>)| {
-        (course.len() > 1).then(|| (stem_of(&[&experiment.name, workload]), picture(experiment, workload, &course)))
+        (course.len() > 1)
+            .then(|| (stem_of(&[&experiment.name, workload]), picture(experiment, workload, &course, &[])))
     };
     courses(experiment).into_iter().filter_map(of).collect()
 }
 
-fn picture(experiment: &Experiment, workload: &str, course: &[(Step, &Cell)]) -> String {
+/// The course of a workload as measured, and as predicted before, unless that is empty.
+#[must_use]
+pub fn picture(experiment: &Experiment, workload: &str, course: &[(Step, &Cell)], predicted: &[Step]) -> String {
     let steps: Vec<Step> = course.iter().map(|(step, _)| *step).collect();
     let subtitle = "Operations per second of all copies together; whiskers: smallest and largest round.";
     let mut card = Card::new(WIDE, &format!("{workload}: throughput of more and more copies"), subtitle);
-    card.legend(&[
-        (Key::Line { hue: Hue::Blue, dash: "", width: 3.0 }, "measured".to_owned()),
-        (Key::Line { hue: Hue::Grey, dash: "6 4", width: 2.0 }, "as many times one copy".to_owned()),
-    ]);
+    let line = |hue, dash, width, text: &str| (Key::Line { hue, dash, width }, text.to_owned());
+    let mut legend = vec![line(Hue::Blue, "", 3.0, "measured"), line(Hue::Grey, "6 4", 2.0, "as many times one copy")];
+    legend.extend((!predicted.is_empty()).then(|| line(Hue::Amber, "2 4", 3.0, "predicted before")));
+    card.legend(&legend);
     let spread = |cell: &Cell| cell.figure(f::OPS_PER_S).map_or((0.0, 0.0), |spread| (spread.min, spread.max));
-    let highest = course.iter().map(|(_, cell)| spread(cell).1).fold(0.0, f64::max);
+    let foreseen = predicted.iter().map(|step| step.per_s);
+    let highest = course.iter().map(|(_, cell)| spread(cell).1).chain(foreseen).fold(0.0, f64::max);
     let most = steps.last().map_or(1.0, |step| f64::from(step.copies));
 
     let (top, bottom) = (card.y + 16.0, card.y + 296.0);
@@ -59,6 +63,9 @@ fn picture(experiment: &Experiment, workload: &str, course: &[(Step, &Cell)]) ->
     }
     let point = |step: &Step| (x.at(f64::from(step.copies)), y.at(step.per_s));
     card.path(&steps.iter().map(point).collect::<Vec<_>>(), &Hue::Blue.stroke(), 3.0, "");
+    if !predicted.is_empty() {
+        card.path(&predicted.iter().map(point).collect::<Vec<_>>(), &Hue::Amber.stroke(), 3.0, "2 4");
+    }
     for (step, cell) in course {
         let ((at, height), (min, max)) = (point(step), spread(cell));
         card.line([at, y.at(min), at, y.at(max)], "mark", 1.2, "");
