@@ -5,6 +5,7 @@ mod experiment;
 mod images;
 mod postgres;
 mod reboot;
+mod scheduler;
 
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ const NODE: Profile =
     Profile { name: "kubernetes", disks: &[DiskSpec::new(DiskModel::Fast, 4096)], memory_mib: MEMORY_MIB, ..PROFILE };
 
 /// Run by name only: building Kubernetes takes 20 minutes, and each of them a quarter of an hour.
-pub(super) const SOAK: &[Case] = &[KUBERNETES, KUBERNETES_POSTGRES, KUBERNETES_REBOOT];
+pub(super) const SOAK: &[Case] = &[KUBERNETES, KUBERNETES_POSTGRES, KUBERNETES_REBOOT, KUBERNETES_SCHEDULER];
 
 const KUBERNETES: Case = Case {
     name: "kubernetes",
@@ -64,6 +65,15 @@ const KUBERNETES_REBOOT: Case = Case {
         ..NODE
     },
     run: |ctx| Box::pin(reboot::kubernetes_reboot(ctx)),
+    ..KUBERNETES
+};
+
+const KUBERNETES_SCHEDULER: Case = Case {
+    name: "kubernetes_scheduler",
+    about: "a real Kubernetes runs the extender and a second scheduler by their manifests: node-1 reports its disk's costs and the profile of a \
+            tenant; of two more nodes, the default scheduler chooses the one with the busy disk, and ours the idle one",
+    profile: Profile { disks: &[DiskSpec::new(DiskModel::Ssd, 4096)], ..NODE },
+    run: |ctx| Box::pin(scheduler::kubernetes_scheduler(ctx)),
     ..KUBERNETES
 };
 
@@ -163,7 +173,9 @@ async fn deploy(ctx: &Ctx, cluster: &Cluster) -> Result<()> {
         MANIFESTS.iter().flat_map(|(_, text)| text.lines()).filter_map(|line| line.trim().strip_prefix("image: "));
     for image in images {
         match SIDECARS.iter().find(|name| image.contains(&format!("/{name}:"))) {
-            Some(program) => images::import_sidecar(ctx, program, image).await?,
+            Some(program) => {
+                images::import_program(ctx, &format!("/usr/local/bin/{program}"), &[], image).await?;
+            }
             None => images::import_driver(ctx, image).await?,
         }
     }

@@ -30,22 +30,23 @@ pub(super) async fn import_box(ctx: &Ctx) -> Result<()> {
     ctx.machine.sh_within(&format!("{IMAGE}{root}\n{images}"), LIMIT).await.map(drop)
 }
 
-/// Makes the image of a sidecar from its program, under the name that manifests have.
-pub(super) async fn import_sidecar(ctx: &Ctx, program: &str, image: &str) -> Result<()> {
+/// Makes the image of a program, with the libraries that it needs, under the name that manifests have; its containers run it with these arguments
+/// before their own.
+pub(super) async fn import_program(ctx: &Ctx, program: &str, arguments: &[&str], image: &str) -> Result<()> {
+    let name = program.rsplit('/').next().unwrap_or(program);
+    let entrypoint = serde_json::to_string(&[&[&*format!("/usr/bin/{name}")], arguments].concat())?;
+    // Programs in Go need no library.
     let import = format!(
-        "{IMAGE}mkdir /tmp/root; cp /usr/local/bin/{program} /tmp/root/; image {image} '[\"/{program}\"]' /tmp/root; rm -r /tmp/root"
+        "{IMAGE}mkdir -p /tmp/root/usr/bin; cp {program} /tmp/root/usr/bin/; \
+         for library in $(ldd {program} 2> /dev/null | grep -o '/[^ ]*' || true); do cp -L --parents -t /tmp/root $library; done; \
+         image {image} '{entrypoint}' /tmp/root; rm -r /tmp/root"
     );
     ctx.machine.sh_within(&import, LIMIT).await.map(drop)
 }
 
-/// Makes the image of the driver, as its Dockerfile does: the program, and the libraries that it needs.
+/// Makes the image of the driver, as its Dockerfile does.
 pub(super) async fn import_driver(ctx: &Ctx, image: &str) -> Result<()> {
-    let program = ctx.program("bulkhead");
-    let import = format!(
-        "{IMAGE}mkdir -p /tmp/root/usr/bin; cp {program} /tmp/root/usr/bin/; ldd {program} | grep -o '/[^ ]*' | xargs cp -L --parents -t /tmp/root; \
-         image {image} '[\"/usr/bin/bulkhead\", \"csi\"]' /tmp/root; rm -r /tmp/root"
-    );
-    ctx.machine.sh_within(&import, LIMIT).await.map(drop)
+    import_program(ctx, &ctx.program("bulkhead"), &["csi"], image).await
 }
 
 /// Packages of PostgreSQL and its client.
