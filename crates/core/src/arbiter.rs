@@ -42,7 +42,9 @@ const UNIT: u64 = 100;
 /// What a server shows the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
-    /// Its share, 1 to 10000.
+    /// A number of its tenant, whose servers have one share together; 0 if it has none.
+    pub tenant: u64,
+    /// The share of its tenant, 1 to 10000.
     pub share: u32,
     /// Device time charged so far, times [`UNIT`] by its share.
     pub virtual_ns: u64,
@@ -130,16 +132,31 @@ fn decide(own: usize, slots: &[Slot], now: Nanos) -> Decision {
     if in_device.fold(0, u32::saturating_add) < DEPTH && is_next { Decision::Submit } else { Decision::Wait(look) }
 }
 
+/// Whether the oldest held request of this slot, if it has one, would be submitted now.
+#[must_use]
+pub fn may_submit(index: usize, slots: &[Slot], now: Nanos) -> bool {
+    slots.get(index).is_some_and(|slot| slot.waiting_since > 0) && decide(index, slots, now) == Decision::Submit
+}
+
 /// The virtual time at which a tenant that comes back goes on: it gets nothing for the time in which it wanted nothing.
 fn caught_up(own: usize, slots: &[Slot], now: Nanos) -> u64 {
-    let others = slots.iter().enumerate().filter(|(index, slot)| *index != own && slot.contends(now));
-    let least = others.map(|(_, slot)| slot.virtual_ns).min().unwrap_or(0);
-    slots[own].virtual_ns.max(least.saturating_sub(SLACK))
+    let others = || slots.iter().enumerate().filter(|(index, _)| *index != own).map(|(_, slot)| slot);
+    let contending = others().filter(|slot| slot.contends(now)).map(|slot| slot.virtual_ns).min();
+    // While nobody wants the device, it is the time of who has had the most.
+    let others = contending.or_else(|| others().map(|slot| slot.virtual_ns).max()).unwrap_or(0);
+    slots[own].virtual_ns.max(others.saturating_sub(SLACK))
 }
 
 /// Device time as virtual time.
 fn charge(device_ns: Nanos, share: u32) -> u64 {
     device_ns.saturating_mul(UNIT) / u64::from(share.max(1))
+}
+
+/// How many servers of this one's tenant want the device: they divide its share.
+fn crowd(own: usize, slots: &[Slot], now: Nanos) -> u64 {
+    let tenant = slots[own].tenant;
+    let is_other = |(index, slot): &(usize, &Slot)| *index != own && slot.tenant == tenant && slot.is_active(now);
+    1 + if tenant == 0 { 0 } else { slots.iter().enumerate().filter(is_other).count() as u64 }
 }
 
 /// What a request is, as far as it says what follows.
@@ -216,6 +233,12 @@ impl Default for Own {
 }
 
 impl Own {
+    /// The server begins, or an earlier one's successor does.
+    pub fn joins(&mut self, own: usize, slots: &mut [Slot], now: Nanos) {
+        slots[own].virtual_ns = caught_up(own, slots, now);
+        slots[own].last_seen = now;
+    }
+
     /// A request arrives: learns, and charges the window that it ends.
     pub fn arrives(&mut self, own: usize, slots: &mut [Slot], now: Nanos) {
         let Some(since) = self.idle_since.take() else {
@@ -247,9 +270,11 @@ impl Own {
         self.charged
     }
 
-    fn charge(&mut self, slot: &mut Slot, device_ns: Nanos) {
+    fn charge(&mut self, own: usize, slots: &mut [Slot], now: Nanos, device_ns: Nanos) {
+        let crowd = crowd(own, slots, now);
         self.charged = self.charged.saturating_add(device_ns);
-        slot.virtual_ns = slot.virtual_ns.saturating_add(charge(device_ns, slot.share));
+        let slot = &mut slots[own];
+        slot.virtual_ns = slot.virtual_ns.saturating_add(charge(device_ns, slot.share).saturating_mul(crowd));
     }
 
     /// Charges the part of a window for which others waited.
@@ -258,7 +283,7 @@ impl Own {
         let others = slots.iter().enumerate().filter(|(index, slot)| *index != own && slot.waits(now));
         if let Some(waiting) = others.map(|(_, slot)| slot.waiting_since).min() {
             let kept = until.saturating_sub(since.max(waiting));
-            self.charge(&mut slots[own], kept);
+            self.charge(own, slots, now, kept);
         }
     }
 
@@ -289,9 +314,9 @@ impl Own {
     /// A request that was submitted at `since` is completed.
     pub fn completes(&mut self, own: usize, slots: &mut [Slot], now: Nanos, since: Nanos, link: Link) {
         let last = slots.iter().map(|slot| slot.last_completed).max().unwrap_or(0);
+        self.charge(own, slots, now, now.saturating_sub(since.max(last)));
         let slot = &mut slots[own];
         slot.in_flight = slot.in_flight.saturating_sub(1);
-        self.charge(slot, now.saturating_sub(since.max(last)));
         slot.last_completed = now;
         slot.last_seen = now;
         if slot.in_flight > 0 || slot.waiting_since > 0 {

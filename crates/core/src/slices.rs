@@ -121,6 +121,13 @@ pub fn is_of_volumes(path: &str) -> bool {
     matches!(part_of(path), Some("-server.slice" | "-journal.slice"))
 }
 
+/// The tenant's slice above this path, which does not begin with a slash; `None` if it is not in one.
+#[must_use]
+pub fn above(path: &str) -> Option<&str> {
+    let unit = path.strip_prefix(ROOT)?.strip_prefix('/')?.split('/').next()?;
+    (unit.starts_with(PREFIX) && unit.ends_with(SUFFIX)).then(|| &path[..=ROOT.len() + unit.len()])
+}
+
 /// The end of the name of a tenant's part.
 fn part_of(path: &str) -> Option<&str> {
     let mut parts = path.split('/').skip(1);
@@ -167,6 +174,18 @@ mod tests {
         }
         for other in ["", "/", "/bulkhead.slice", "/x.slice/bulkhead-db.slice/bulkhead-db-server.slice"] {
             assert!(!is_of_server(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_slice_of_a_tenant_is_above_all_of_its_parts() {
+        let tenant: Name = "my-db".parse().expect("a valid name");
+        let slice = super::tenant(&tenant).to_string();
+        for path in [slice.clone(), server(&tenant).to_string(), format!("{}/x.service", server(&tenant))] {
+            assert_eq!(above(&path), Some(&*slice));
+        }
+        for other in ["", ROOT, "bulkhead.slice/", "bulkhead.slicex/bulkhead-a.slice", "system.slice/bulkhead-a.slice"] {
+            assert_eq!(above(other), None, "{other}");
         }
     }
 

@@ -1,12 +1,13 @@
 //! Bulkhead's own files and messages, byte for byte (docs/formats).
 //!
-//! Owns: the attributes of layers and staging files, streams of snapshots, block indexes, the registry of block servers, and the
-//! messages of the peer reader. Reads and writes them through `bulkhead-sys`.
+//! Owns: the attributes of layers and staging files, streams of snapshots, block indexes, the registry of block servers, their
+//! slots for taking turns, and the messages of the peer reader. Reads and writes them through `bulkhead-sys`.
 //! Does not: decide when a file is made or removed (the engine does), nor serve, send or receive (`bulkhead-blockd` does).
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod arbiter;
 pub mod first_block;
 pub mod index;
 pub mod layer;

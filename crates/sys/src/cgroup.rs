@@ -9,6 +9,7 @@ mod events;
 mod ids;
 mod iostat;
 mod mode;
+mod own;
 mod watch;
 
 use std::collections::BTreeSet;
@@ -24,6 +25,7 @@ pub use self::events::{freeze, is_frozen, is_populated, keyed, kill_all, thaw};
 pub use self::ids::{all_ids, io_weights};
 pub use self::iostat::{IoLimits, IoStat, io_limits, io_stat, io_waited, parse_io_stat};
 pub use self::mode::{Mode, controllers, mode, v2_root};
+pub use self::own::OwnCgroup;
 pub use self::watch::{FileWatch, Membership};
 use crate::roots::Roots;
 

@@ -43,6 +43,7 @@ pub mod thin;
 pub mod tool;
 pub mod trim;
 pub mod ublk;
+pub mod words;
 pub mod worker;
 
 pub use tracefs::TraceError;

@@ -5,7 +5,7 @@ mod simulation;
 use proptest::prelude::{Just, Strategy, prop_assert, prop_oneof, proptest};
 
 use super::*;
-use simulation::{Found, Kind, Order, simulate};
+use simulation::{Found, Kind, Order, simulate, simulate_tenants};
 
 const MS: Nanos = 1_000_000;
 
@@ -86,6 +86,28 @@ fn fake_chains_get_no_more_than_their_share() {
     }
 }
 
+#[test]
+fn servers_of_one_tenant_have_one_share_together() {
+    let tenants = [(STREAM, 50, 1), (STREAM, 50, 1), (STREAM, 50, 1), (STREAM, 50, 2)];
+    let found = simulate_tenants(&tenants, Order::Arbiter, 30_000 * MS);
+    let whole: Nanos = found.iter().map(|one| one.device_ns).sum();
+    let part = found[3].device_ns as f64 / whole as f64;
+    assert!((part - 0.5).abs() <= 0.05, "one server beside three of another tenant has {part:.3}");
+}
+
+#[test]
+fn who_comes_later_gets_nothing_for_the_time_before() {
+    const HOUR: Nanos = 3_600_000 * MS;
+    for others_wait in [0, 1] {
+        // The other one has had the device for an hour.
+        let other = Slot { share: 100, virtual_ns: HOUR, waiting_since: others_wait * HOUR, last_seen: HOUR, ..Slot::default() };
+        let mut slots = [Slot { share: 100, ..Slot::default() }, other];
+        let mut own = Own::default();
+        own.joins(0, &mut slots, HOUR);
+        assert_eq!(slots[0].virtual_ns, HOUR - SLACK);
+    }
+}
+
 fn kind() -> impl Strategy<Value = Kind> {
     prop_oneof![
         Just(PROBE),
@@ -116,6 +138,7 @@ proptest! {
         now in MAX_WAIT * 2..Nanos::MAX,
     ) {
         let corrupt = |values: &[u64; 6]| Slot {
+            tenant: values[3] % 2,
             share: (values[0] >> 40) as u32,
             virtual_ns: values[0],
             in_flight: (values[1] >> 32) as u32,

@@ -109,7 +109,13 @@ struct World {
 
 /// Runs tenants, each with its share.
 pub(super) fn simulate(tenants: &[(Kind, u32)], order: Order, until: Nanos) -> Vec<Found> {
-    let tenant = |(kind, _): &(Kind, u32)| Tenant {
+    let alone: Vec<_> = tenants.iter().map(|(kind, share)| (*kind, *share, 0)).collect();
+    simulate_tenants(&alone, order, until)
+}
+
+/// Runs servers, each with the share of its tenant and the tenant's number.
+pub(super) fn simulate_tenants(tenants: &[(Kind, u32, u64)], order: Order, until: Nanos) -> Vec<Found> {
+    let tenant = |(kind, ..): &(Kind, u32, u64)| Tenant {
         kind: *kind,
         own: Own::default(),
         held: VecDeque::new(),
@@ -119,7 +125,10 @@ pub(super) fn simulate(tenants: &[(Kind, u32)], order: Order, until: Nanos) -> V
         found: Found::default(),
     };
     let mut world = World {
-        slots: tenants.iter().map(|(_, share)| Slot { share: *share, ..Slot::default() }).collect(),
+        slots: tenants
+            .iter()
+            .map(|(_, share, tenant)| Slot { share: *share, tenant: *tenant, ..Slot::default() })
+            .collect(),
         tenants: tenants.iter().map(tenant).collect(),
         events: BinaryHeap::new(),
         n_events: 0,
@@ -129,7 +138,7 @@ pub(super) fn simulate(tenants: &[(Kind, u32)], order: Order, until: Nanos) -> V
         now: 0,
         wake: 0,
     };
-    for (index, (kind, _)) in tenants.iter().enumerate() {
+    for (index, (kind, ..)) in tenants.iter().enumerate() {
         let n = match kind {
             Kind::Fsyncs { processes, .. } => *processes,
             Kind::Stream { depth, .. } => *depth,
