@@ -36,6 +36,16 @@ const ACTIVE: Nanos = 200_000_000;
 /// By how much more device time, for a share of [`UNIT`], a tenant may have had than one that waits, and still keep the device.
 const SLACK: Nanos = 20_000_000;
 
+/// Unflushed writes of a tenant in the disk's cache, in bytes of sequential writes that take as long to reach the medium: 10 to 20 ms. One that has
+/// more flushes them in its own turn; else the next link of another's chain would wait for them.
+const MAX_DIRTY: u64 = 2 << 20;
+
+/// A tenant counts as one whose flushes wait for others' writes for this long after a flush.
+const FLUSHING: Nanos = 1_000_000_000;
+
+/// Sequential bytes that take as long as moving the arm.
+const SEEK_BYTES: u64 = 512 << 10;
+
 /// The share to which virtual time refers: `io.weight`'s default.
 const UNIT: u64 = 100;
 
@@ -60,6 +70,16 @@ pub struct Slot {
     pub last_seen: Nanos,
     /// Its last completion.
     pub last_completed: Nanos,
+    /// Writes of it that may be in the disk's cache, as [`MAX_DIRTY`], and since when the oldest is.
+    pub dirty: u64,
+    /// See `dirty`.
+    pub dirty_since: Nanos,
+    /// When its last flush was submitted that is completed.
+    pub flushed_at: Nanos,
+    /// The same of flushes that the tenant asked for.
+    pub asked_at: Nanos,
+    /// Device time of others' flushes that its writes took, not charged yet: others add to it, and it takes it all ([`Own::pays`]).
+    pub owed: Nanos,
 }
 
 /// Whether a request is to be submitted.
@@ -132,6 +152,24 @@ fn decide(own: usize, slots: &[Slot], now: Nanos) -> Decision {
     if in_device.fold(0, u32::saturating_add) < DEPTH && is_next { Decision::Submit } else { Decision::Wait(look) }
 }
 
+/// What a slot has in the disk's cache: a flush of any server writes all of it to the medium.
+fn dirty(slot: &Slot, slots: &[Slot]) -> u64 {
+    if slots.iter().any(|other| other.flushed_at >= slot.dirty_since) { 0 } else { slot.dirty }
+}
+
+/// Divides the time of a flush among those whose writes it has written to the medium. Returns the own part.
+fn divide_flush(own: usize, slots: &mut [Slot], device_ns: Nanos) -> Nanos {
+    let dirty: Vec<u128> = slots.iter().map(|slot| dirty(slot, slots).into()).collect();
+    let all: u128 = u128::from(SEEK_BYTES) + dirty.iter().sum::<u128>();
+    let mut rest = device_ns;
+    for (_, (slot, dirty)) in slots.iter_mut().zip(dirty).enumerate().filter(|(index, _)| *index != own) {
+        let part = u64::try_from(u128::from(device_ns) * dirty / all).unwrap_or(0).min(rest);
+        slot.owed = slot.owed.saturating_add(part);
+        rest -= part;
+    }
+    rest
+}
+
 /// Whether the oldest held request of this slot, if it has one, would be submitted now.
 #[must_use]
 pub fn may_submit(index: usize, slots: &[Slot], now: Nanos) -> bool {
@@ -162,12 +200,38 @@ fn crowd(own: usize, slots: &[Slot], now: Nanos) -> u64 {
 /// What a request is, as far as it says what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// A read or a write.
-    Plain,
+    /// A read.
+    Read,
+    /// A write.
+    Write {
+        /// Its length.
+        bytes: u64,
+        /// Whether it begins where the last one ended.
+        follows: bool,
+    },
     /// A flush.
     Flush,
     /// A write that is durable when it is done (FUA).
     Durable,
+}
+
+impl Link {
+    /// What it leaves in the disk's cache.
+    fn dirties(self) -> u64 {
+        match self {
+            Self::Write { bytes, follows } => bytes.saturating_add(if follows { 0 } else { SEEK_BYTES }),
+            Self::Read | Self::Flush | Self::Durable => 0,
+        }
+    }
+
+    /// Its number in a history.
+    fn number(self) -> usize {
+        match self {
+            Self::Read | Self::Write { .. } => 0,
+            Self::Flush => 1,
+            Self::Durable => 2,
+        }
+    }
 }
 
 /// Numbers of the last three links: a flush in the middle of a chain differs from one at its end by what was before.
@@ -239,6 +303,12 @@ impl Own {
         slots[own].last_seen = now;
     }
 
+    /// Takes over what others' flushes have written for it.
+    pub fn pays(&mut self, own: usize, slots: &mut [Slot], now: Nanos) {
+        let owed = std::mem::take(&mut slots[own].owed);
+        self.charge(own, slots, now, owed);
+    }
+
     /// A request arrives: learns, and charges the window that it ends.
     pub fn arrives(&mut self, own: usize, slots: &mut [Slot], now: Nanos) {
         let Some(since) = self.idle_since.take() else {
@@ -304,8 +374,8 @@ impl Own {
         slot.waiting_since = if is_more { now.max(1) } else { 0 };
         slot.last_seen = now;
         if slot.in_flight > 1 {
-            // Several requests at a time are no chain.
-            (slot.window_until, slot.keeps_since) = (0, 0);
+            // Several requests at a time are no link, but what comes after all of them may be.
+            slot.window_until = 0;
         } else if slot.window_until > now && slot.keeps_since == 0 {
             slot.keeps_since = now.max(1);
         }
@@ -314,22 +384,61 @@ impl Own {
     /// A request that was submitted at `since` is completed.
     pub fn completes(&mut self, own: usize, slots: &mut [Slot], now: Nanos, since: Nanos, link: Link) {
         let last = slots.iter().map(|slot| slot.last_completed).max().unwrap_or(0);
-        self.charge(own, slots, now, now.saturating_sub(since.max(last)));
+        let device_ns = now.saturating_sub(since.max(last));
+        let device_ns = if link == Link::Flush { divide_flush(own, slots, device_ns) } else { device_ns };
+        self.charge(own, slots, now, device_ns);
         let slot = &mut slots[own];
         slot.in_flight = slot.in_flight.saturating_sub(1);
         slot.last_completed = now;
         slot.last_seen = now;
+        self.caches(own, slots, since, link);
+        let slot = &mut slots[own];
         if slot.in_flight > 0 || slot.waiting_since > 0 {
             return;
         }
         self.idle_since = Some(now);
-        self.history = (3 * self.history + link as usize) % HISTORIES;
+        self.history = (3 * self.history + link.number()) % HISTORIES;
         let window = self.habits[self.history].window();
         slots[own].window_until = window.map_or(0, |window| now + window);
         // At the end of a chain, others that have had less come first.
         if window.is_none() || link == Link::Durable {
             slots[own].keeps_since = 0;
         }
+    }
+
+    /// Records what a completed request leaves in the disk's cache, or has written from there to the medium.
+    fn caches(&self, own: usize, slots: &mut [Slot], since: Nanos, link: Link) {
+        let before = dirty(&slots[own], slots);
+        let slot = &mut slots[own];
+        match link {
+            Link::Flush => (slot.flushed_at, slot.asked_at) = (slot.flushed_at.max(since), since),
+            Link::Write { .. } => {
+                // The arm has been elsewhere since the last flush, also if the write begins where the last one ended.
+                let first = if before == 0 { SEEK_BYTES } else { 0 };
+                if before == 0 {
+                    slot.dirty_since = since.saturating_add(1);
+                }
+                slot.dirty = before.saturating_add(link.dirties().max(first));
+            }
+            Link::Read | Link::Durable => {}
+        }
+    }
+
+    /// Whether the disk's cache is to be flushed before a write that is to be submitted: beside others that flush, a tenant waits for its writes
+    /// itself.
+    #[must_use]
+    pub fn settles(own: usize, slots: &[Slot], now: Nanos) -> bool {
+        let others = slots.iter().enumerate().filter(|(index, _)| *index != own).map(|(_, slot)| slot);
+        let active = others.filter(|slot| slot.is_active(now));
+        let (n, flush) = active.fold((0, false), |(n, flush), slot| {
+            (n + 1, flush || (slot.asked_at > 0 && now.saturating_sub(slot.asked_at) < FLUSHING))
+        });
+        flush && dirty(&slots[own], slots) > MAX_DIRTY / n
+    }
+
+    /// The flush that [`Own::settles`] asked for, submitted at `since`, is completed. It is a part of the request after it.
+    pub fn settled(own: usize, slots: &mut [Slot], since: Nanos) {
+        slots[own].flushed_at = slots[own].flushed_at.max(since);
     }
 
     /// Its window ends without a request: charges it. To be called when it does.

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use bulkhead_core::arbiter::Slot;
+use bulkhead_core::arbiter::{Nanos, Slot};
 use bulkhead_core::units::DevNo;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::words::Words;
@@ -32,21 +32,26 @@ const HEAD: usize = 16;
 const SLOT: usize = 16;
 
 /// Words of the head.
-const OFF: usize = 1;
+const ON: usize = 1;
 const USED: usize = 2;
 
 /// Words of a slot.
 const PID: usize = 0;
 const VOLUME: usize = 1;
 const TENANT: usize = 3;
+/// The share in the upper half, requests in the device in the lower one.
 const SHARE: usize = 4;
 const VIRTUAL: usize = 5;
-const IN_FLIGHT: usize = 6;
+const ASKED: usize = 6;
 const WAITING: usize = 7;
 const WINDOW: usize = 8;
 const KEEPS: usize = 9;
 const SEEN: usize = 10;
 const COMPLETED: usize = 11;
+const DIRTY: usize = 12;
+const DIRTY_SINCE: usize = 13;
+const FLUSHED: usize = 14;
+const OWED: usize = 15;
 
 /// The directory of tables and pipes.
 #[must_use]
@@ -83,15 +88,24 @@ impl Table {
         Ok(Self(words))
     }
 
+    /// Opens a device's table if there is one.
+    ///
+    /// # Errors
+    /// As [`Table::open`].
+    pub fn find(roots: &Roots, device: DevNo) -> io::Result<Option<Self>> {
+        let exists = dir(roots).join(device.to_string()).try_exists()?;
+        exists.then(|| Self::open(roots, device)).transpose()
+    }
+
     /// Whether servers take turns.
     #[must_use]
     pub fn is_on(&self) -> bool {
-        self.0.get(OFF) == 0
+        self.0.get(ON) == 1
     }
 
     /// Lets all servers of the device take turns, or none.
-    pub fn turn(&self, on: bool) {
-        self.0.set(OFF, u64::from(!on));
+    pub fn switch(&self, on: bool) {
+        self.0.set(ON, u64::from(on));
     }
 
     /// Takes a slot for a volume's server, this process: the one that an earlier server of it had, a free one, or one whose server
@@ -113,7 +127,7 @@ impl Table {
             })?,
         };
         let (high, low) = volume.as_u64_pair();
-        for (word, value) in [(VOLUME, high), (VOLUME + 1, low), (IN_FLIGHT, 0), (WAITING, 0), (WINDOW, 0), (KEEPS, 0)] {
+        for (word, value) in [(VOLUME, high), (VOLUME + 1, low), (SHARE, 0), (WAITING, 0), (WINDOW, 0), (KEEPS, 0)] {
             self.set(found, word, value);
         }
         let wanted = found as u64 + 1;
@@ -150,37 +164,57 @@ impl Table {
         slots.extend((0..self.used()).map(|index| self.slot(index)));
     }
 
-    /// A slot, which is that of a server that was never seen if it is free.
+    /// A slot, without what it has to pay; that of a server that was never seen if it is free.
     #[must_use]
     pub fn slot(&self, index: usize) -> Slot {
         if self.word(index, PID) == 0 {
             return Slot::default();
         }
-        let small = |word| u32::try_from(self.word(index, word)).unwrap_or(u32::MAX);
+        let (share, in_flight) = (self.word(index, SHARE) >> 32, self.word(index, SHARE) & u64::from(u32::MAX));
+        let small = |n| u32::try_from(n).unwrap_or(u32::MAX);
         Slot {
             tenant: self.word(index, TENANT),
-            share: small(SHARE),
+            share: small(share),
             virtual_ns: self.word(index, VIRTUAL),
-            in_flight: small(IN_FLIGHT),
+            in_flight: small(in_flight),
             waiting_since: self.word(index, WAITING),
             window_until: self.word(index, WINDOW),
             keeps_since: self.word(index, KEEPS),
             last_seen: self.word(index, SEEN),
             last_completed: self.word(index, COMPLETED),
+            dirty: self.word(index, DIRTY),
+            dirty_since: self.word(index, DIRTY_SINCE),
+            flushed_at: self.word(index, FLUSHED),
+            asked_at: self.word(index, ASKED),
+            owed: 0,
         }
     }
 
-    /// Shows a slot to the other servers.
+    /// Adds to what the server of a slot has to pay.
+    pub fn owe(&self, index: usize, device_ns: Nanos) {
+        self.0.add(at(index, OWED), device_ns);
+    }
+
+    /// What the server of a slot has to pay, which it has taken over then.
+    #[must_use]
+    pub fn take_owed(&self, index: usize) -> Nanos {
+        self.0.take(at(index, OWED))
+    }
+
+    /// Shows a slot to the other servers, without what it has to pay.
     pub fn show(&self, index: usize, slot: &Slot) {
         for (word, value) in [
             (TENANT, slot.tenant),
-            (SHARE, slot.share.into()),
+            (SHARE, u64::from(slot.share) << 32 | u64::from(slot.in_flight)),
             (VIRTUAL, slot.virtual_ns),
-            (IN_FLIGHT, slot.in_flight.into()),
+            (ASKED, slot.asked_at),
             (WAITING, slot.waiting_since),
             (WINDOW, slot.window_until),
             (KEEPS, slot.keeps_since),
             (COMPLETED, slot.last_completed),
+            (DIRTY, slot.dirty),
+            (DIRTY_SINCE, slot.dirty_since),
+            (FLUSHED, slot.flushed_at),
             (SEEN, slot.last_seen),
         ] {
             self.set(index, word, value);
@@ -252,7 +286,7 @@ mod tests {
 
     use super::*;
 
-    const DISK: DevNo = DevNo { major: 8, minor: 0 };
+    const DISK: DevNo = DevNo::new(8, 0);
 
     fn volume(n: u128) -> Uuid {
         Uuid::from_u128(n << 64 | n)
@@ -271,7 +305,11 @@ mod tests {
         other.read(&mut slots);
         assert_eq!((&slots[..], other.volume(0)), (&[slot, Slot::default()][..], volume(1)));
         assert_eq!(one.claim(volume(1), 12, alive), Some(0), "a successor has the slot of its volume");
-        assert_eq!(one.slot(0), Slot { in_flight: 0, ..slot }, "and its virtual time, but nothing in the device");
+        assert_eq!(
+            one.slot(0),
+            Slot { share: 0, in_flight: 0, ..slot },
+            "and its virtual time, but nothing in the device"
+        );
         other.release(1);
         assert_eq!(other.slot(1), Slot::default());
         assert_eq!(other.claim(volume(3), 13, |pid| pid == 12), Some(0), "a server that is gone leaves its slot");
@@ -279,9 +317,13 @@ mod tests {
             assert!(one.claim(volume(100 + n), 20, alive).is_some());
         }
         assert_eq!(one.claim(volume(99), 21, alive), None, "there are no more");
-        assert!(other.is_on());
-        one.turn(false);
+        other.owe(0, 5);
+        other.owe(0, 6);
+        assert_eq!((one.take_owed(0), one.take_owed(0)), (11, 0));
         assert!(!other.is_on());
+        one.switch(true);
+        assert!(other.is_on() && Table::find(&roots, DISK).unwrap().unwrap().is_on());
+        assert!(Table::find(&roots, DevNo::new(8, 16)).unwrap().is_none());
     }
 
     #[test]

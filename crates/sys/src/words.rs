@@ -65,11 +65,23 @@ impl Words {
         }
     }
 
+    /// Adds to a word, modulo 2^64; nothing beyond the end.
+    pub fn add(&self, index: usize, value: u64) {
+        if let Some(word) = self.word(index) {
+            word.fetch_add(value, Ordering::SeqCst);
+        }
+    }
+
+    /// Sets a word to 0 and returns what it was; 0 beyond the end.
+    #[must_use]
+    pub fn take(&self, index: usize) -> u64 {
+        self.word(index).map_or(0, |word| word.swap(0, Ordering::SeqCst))
+    }
+
     /// Sets a word if it is still `from`, and says whether it was.
     #[must_use]
     pub fn replace(&self, index: usize, from: u64, to: u64) -> bool {
-        self.word(index)
-            .is_some_and(|word| word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok())
+        self.word(index).is_some_and(|word| word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok())
     }
 
     fn word(&self, index: usize) -> Option<&AtomicU64> {
@@ -99,5 +111,7 @@ mod tests {
         assert!(other.replace(1, u64::MAX, 7) && !other.replace(1, u64::MAX, 8));
         other.set(2, 9);
         assert_eq!((one.get(1), one.get(2), one.get(4)), (7, 0, 0));
+        other.add(1, 3);
+        assert_eq!((one.take(1), other.get(1), one.take(4)), (10, 0, 0));
     }
 }

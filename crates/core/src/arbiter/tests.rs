@@ -5,7 +5,7 @@ mod simulation;
 use proptest::prelude::{Just, Strategy, prop_assert, prop_oneof, proptest};
 
 use super::*;
-use simulation::{Found, Kind, Order, simulate, simulate_tenants};
+use simulation::{Disk, Found, Kind, Order, simulate, simulate_on, simulate_tenants};
 
 const MS: Nanos = 1_000_000;
 
@@ -74,6 +74,36 @@ fn a_database_keeps_its_share_of_what_it_achieves_alone() {
 }
 
 #[test]
+fn a_cache_of_the_disk_is_not_filled_at_the_cost_of_others() {
+    let alone = simulate_on(Disk::Cached, &[(DATABASE, 70)], Order::Arbiter, 30_000 * MS)[0].clone();
+    for neighbour in [FSYNCS, STREAM, DATABASE] {
+        for order in [Order::Arrival, Order::Arbiter] {
+            let found = simulate_on(Disk::Cached, &[(DATABASE, 70), (neighbour, 30)], order, 30_000 * MS);
+            let (kept, times) = (found[0].operations / alone.operations, found[0].mean_ms() / alone.mean_ms());
+            println!(
+                "with a cache, beside {neighbour:?}, {order:?}: {kept:.3} of alone, an fsync {times:.2} times as long; the neighbour {}",
+                found[1].operations
+            );
+            assert!(
+                order == Order::Arrival || kept >= 0.95 * 0.7 && times <= 2.0,
+                "{neighbour:?}: {kept:.3} {times:.2}"
+            );
+        }
+    }
+}
+
+#[test]
+fn streams_alone_use_the_cache_of_the_disk() {
+    let rate = |tenants: &[(Kind, u32)], order| -> f64 {
+        simulate_on(Disk::Cached, tenants, order, 30_000 * MS).iter().map(|found| found.operations).sum()
+    };
+    let streams = [(STREAM, 50), (STREAM, 50)];
+    let (before, after) = (rate(&streams, Order::Arrival), rate(&streams, Order::Arbiter));
+    println!("two streams: {:.3} of what they have by arrival", after / before);
+    assert!(after >= 0.95 * before);
+}
+
+#[test]
 fn fake_chains_get_no_more_than_their_share() {
     let hostile = Kind::Fake { think: 2 * MS };
     for honest in [FSYNCS, STREAM, DATABASE] {
@@ -89,7 +119,7 @@ fn fake_chains_get_no_more_than_their_share() {
 #[test]
 fn servers_of_one_tenant_have_one_share_together() {
     let tenants = [(STREAM, 50, 1), (STREAM, 50, 1), (STREAM, 50, 1), (STREAM, 50, 2)];
-    let found = simulate_tenants(&tenants, Order::Arbiter, 30_000 * MS);
+    let found = simulate_tenants(Disk::Through, &tenants, Order::Arbiter, 30_000 * MS);
     let whole: Nanos = found.iter().map(|one| one.device_ns).sum();
     let part = found[3].device_ns as f64 / whole as f64;
     assert!((part - 0.5).abs() <= 0.05, "one server beside three of another tenant has {part:.3}");
@@ -100,7 +130,13 @@ fn who_comes_later_gets_nothing_for_the_time_before() {
     const HOUR: Nanos = 3_600_000 * MS;
     for others_wait in [0, 1] {
         // The other one has had the device for an hour.
-        let other = Slot { share: 100, virtual_ns: HOUR, waiting_since: others_wait * HOUR, last_seen: HOUR, ..Slot::default() };
+        let other = Slot {
+            share: 100,
+            virtual_ns: HOUR,
+            waiting_since: others_wait * HOUR,
+            last_seen: HOUR,
+            ..Slot::default()
+        };
         let mut slots = [Slot { share: 100, ..Slot::default() }, other];
         let mut own = Own::default();
         own.joins(0, &mut slots, HOUR);
@@ -147,6 +183,11 @@ proptest! {
             keeps_since: values[4],
             last_seen: values[5],
             last_completed: values[1],
+            dirty: values[2],
+            dirty_since: values[4],
+            flushed_at: values[5] % values[4].max(1),
+            asked_at: values[5],
+            owed: values[0],
         };
         let mut slots: Vec<Slot> = others.iter().map(corrupt).collect();
         slots.push(Slot { share: 100, waiting_since: now - waited, ..Slot::default() });

@@ -9,6 +9,9 @@ use super::super::{Decision, Link, Nanos, Own, Slot};
 const SEEK: Nanos = 6_000_000;
 const NS_PER_KIB: Nanos = 8_000;
 const FLUSH: Nanos = 100_000;
+/// Time of a KiB into the disk's cache, and the time that it needs to write all of that to the medium.
+const NS_PER_KIB_CACHED: Nanos = 500;
+const CACHE: Nanos = 500_000_000;
 /// Time between two links of a chain, in the tenant.
 const THINK: Nanos = 250_000;
 
@@ -32,6 +35,15 @@ pub(super) enum Order {
     Arrival,
     /// By the arbiter.
     Arbiter,
+}
+
+/// Where a write is when it is completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Disk {
+    /// On the medium.
+    Through,
+    /// In the disk's cache, until a flush.
+    Cached,
 }
 
 /// What a tenant got.
@@ -65,6 +77,8 @@ struct Request {
     link: Link,
     /// When it was submitted.
     submitted: Nanos,
+    /// When the flush before it was submitted, while that is in the device.
+    settles: Option<Nanos>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,8 +94,10 @@ enum Event {
 }
 
 /// A chain: place, KiB besides those of the calls, and whether it is durable.
-const LINKS: [(u64, u64, Link); 4] =
-    [(0, 0, Link::Plain), (1, 8, Link::Plain), (1, 0, Link::Flush), (1, 4, Link::Durable)];
+const LINKS: [(u64, u64, Link); 4] = [(0, 0, WRITE), (1, 8, WRITE), (1, 0, Link::Flush), (1, 4, Link::Durable)];
+
+/// A write; its length and place are those of the request.
+const WRITE: Link = Link::Write { bytes: 0, follows: false };
 
 struct Tenant {
     kind: Kind,
@@ -101,6 +117,12 @@ struct World {
     n_events: u64,
     queue: VecDeque<Request>,
     head: u64,
+    disk: Disk,
+    /// Time that the disk needs to write its cache to the medium, and until when it has been busy.
+    cached: Nanos,
+    busy_until: Nanos,
+    /// Where each tenant's last write ended.
+    places: Vec<u64>,
     order: Order,
     now: Nanos,
     /// When servers look again, at the latest.
@@ -109,12 +131,17 @@ struct World {
 
 /// Runs tenants, each with its share.
 pub(super) fn simulate(tenants: &[(Kind, u32)], order: Order, until: Nanos) -> Vec<Found> {
+    simulate_on(Disk::Through, tenants, order, until)
+}
+
+/// The same on another disk.
+pub(super) fn simulate_on(disk: Disk, tenants: &[(Kind, u32)], order: Order, until: Nanos) -> Vec<Found> {
     let alone: Vec<_> = tenants.iter().map(|(kind, share)| (*kind, *share, 0)).collect();
-    simulate_tenants(&alone, order, until)
+    simulate_tenants(disk, &alone, order, until)
 }
 
 /// Runs servers, each with the share of its tenant and the tenant's number.
-pub(super) fn simulate_tenants(tenants: &[(Kind, u32, u64)], order: Order, until: Nanos) -> Vec<Found> {
+pub(super) fn simulate_tenants(disk: Disk, tenants: &[(Kind, u32, u64)], order: Order, until: Nanos) -> Vec<Found> {
     let tenant = |(kind, ..): &(Kind, u32, u64)| Tenant {
         kind: *kind,
         own: Own::default(),
@@ -134,6 +161,10 @@ pub(super) fn simulate_tenants(tenants: &[(Kind, u32, u64)], order: Order, until
         n_events: 0,
         queue: VecDeque::new(),
         head: u64::MAX,
+        disk,
+        cached: 0,
+        busy_until: 0,
+        places: vec![u64::MAX; tenants.len()],
         order,
         now: 0,
         wake: 0,
@@ -184,8 +215,8 @@ impl World {
                     self.begin(index);
                 }
             }
-            Kind::Stream { kib, .. } => self.arrive(index, 8, kib, Link::Plain),
-            Kind::Fake { .. } => self.arrive(index, 9, 4, Link::Plain),
+            Kind::Stream { kib, .. } => self.arrive(index, 8, kib, WRITE),
+            Kind::Fake { .. } => self.arrive(index, 9, 4, WRITE),
             Kind::Dead => {}
         }
     }
@@ -197,7 +228,7 @@ impl World {
         tenant.link = Some(0);
         let Kind::Fsyncs { kib, .. } = tenant.kind else { return };
         let kib = kib * tenant.calls.len() as u64;
-        self.arrive(index, 0, kib, Link::Plain);
+        self.arrive(index, 0, kib, WRITE);
     }
 
     fn link(&mut self, index: usize) {
@@ -209,12 +240,25 @@ impl World {
 
     fn arrive(&mut self, index: usize, place: u64, kib: u64, link: Link) {
         self.charged(index, |tenant, slots, now| tenant.own.arrives(index, slots, now));
-        self.tenants[index].held.push_back(Request { tenant: index, place, kib, link, submitted: 0 });
+        let link = match link {
+            Link::Write { .. } => {
+                let follows = std::mem::replace(&mut self.places[index], place) == place;
+                Link::Write { bytes: kib << 10, follows }
+            }
+            other => other,
+        };
+        self.tenants[index].held.push_back(Request { tenant: index, place, kib, link, submitted: 0, settles: None });
     }
 
     fn done(&mut self) {
-        let Some(request) = self.queue.pop_front() else { return };
+        let Some(mut request) = self.queue.pop_front() else { return };
         let index = request.tenant;
+        self.busy_until = self.now;
+        if let Some(since) = request.settles.take() {
+            Own::settled(index, &mut self.slots, since);
+            self.queue.push_front(request);
+            return self.serve();
+        }
         self.charged(index, |tenant, slots, now| {
             tenant.own.completes(index, slots, now, request.submitted, request.link)
         });
@@ -226,6 +270,7 @@ impl World {
     fn charged(&mut self, index: usize, step: impl FnOnce(&mut Tenant, &mut [Slot], Nanos)) {
         let tenant = &mut self.tenants[index];
         let before = tenant.own.charged();
+        tenant.own.pays(index, &mut self.slots, self.now);
         step(tenant, &mut self.slots, self.now);
         tenant.found.device_ns += tenant.own.charged() - before;
     }
@@ -233,14 +278,23 @@ impl World {
     /// The device begins with its first request.
     fn serve(&mut self) {
         let Some(request) = self.queue.front() else { return };
-        let place = request.tenant as u64 * 16 + request.place;
-        let service = match (request.link, request.kib) {
-            (Link::Flush, _) => FLUSH,
-            (_, kib) => {
-                let seek = if self.head == place { 0 } else { SEEK };
-                self.head = place;
-                kib * NS_PER_KIB + seek
+        let (place, link, kib) = (request.tenant as u64 * 16 + request.place, request.link, request.kib);
+        let is_flush = link == Link::Flush || request.settles.is_some();
+        // It writes while it has nothing else to do.
+        self.cached = self.cached.saturating_sub(self.now.saturating_sub(self.busy_until));
+        let mut medium = || {
+            let seek = if std::mem::replace(&mut self.head, place) == place { 0 } else { SEEK };
+            kib * NS_PER_KIB + seek
+        };
+        let service = match link {
+            _ if is_flush => FLUSH + std::mem::take(&mut self.cached),
+            Link::Write { .. } if self.disk == Disk::Cached => {
+                self.cached += medium();
+                let over = self.cached.saturating_sub(CACHE);
+                self.cached -= over;
+                kib * NS_PER_KIB_CACHED + over
             }
+            _ => medium(),
         };
         self.at(self.now + service, Event::Done);
     }
@@ -301,8 +355,10 @@ impl World {
                 tenant.held.pop_front();
                 let hold = now.saturating_sub(self.slots[index].waiting_since);
                 tenant.found.longest_hold = tenant.found.longest_hold.max(hold);
+                let is_write = matches!(request.link, Link::Write { .. });
+                let settles = is_write && self.order == Order::Arbiter && Own::settles(index, &self.slots, now);
                 tenant.own.submits(index, &mut self.slots, now, !tenant.held.is_empty());
-                self.queue.push_back(Request { submitted: now, ..request });
+                self.queue.push_back(Request { submitted: now, settles: settles.then_some(now), ..request });
                 if self.queue.len() == 1 {
                     self.serve();
                 }
