@@ -23,6 +23,7 @@ mod layers;
 pub mod peers;
 mod startup;
 pub mod transfer;
+mod turns;
 mod volume;
 
 use std::fs::File;
@@ -56,6 +57,7 @@ use layers::Layers;
 use rustix::io::Errno;
 pub use startup::StartError;
 use startup::Startup;
+use turns::Turns;
 use volume::Volume;
 
 /// Queues at most: each has a thread.
@@ -204,7 +206,8 @@ fn serve(
         servers::remove(&mut control, roots, &unstarted)?;
     }
     let queues = thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(MAX_QUEUES));
-    let queues = queues.min(MAX_QUEUES).min(requests);
+    // An arm serves one request at a time, and servers with one queue take turns.
+    let queues = if turns::arm_of(roots, &spec.image).is_some() { 1 } else { queues.min(MAX_QUEUES).min(requests) };
     let wanted = Spec { owner, queues, depth: requests / queues, max_io_bytes: MAX_IO_BYTES };
     servers::announce(roots, owner)?;
     let device = control.add(&wanted, features).inspect_err(|_| {
@@ -304,7 +307,7 @@ fn prepare(
     };
     let work = work.map(|work| (work, Arc::new(Gate::new(size))));
     let gate = work.as_ref().map(|(_, gate)| Arc::clone(gate));
-    let target = Arc::new(Volume::new(image, layers, spec.discards, gate));
+    let target = Arc::new(Volume::new(image, layers, spec.discards, gate, join_turns(roots, spec, device)));
     let directory = File::open(servers::dir(roots)).map_err(StartError::at("open the directory of servers"))?;
     // From here until `detach_mounts`, this process keeps the host's mounts busy.
     background::unshare_mounts()?;
@@ -331,6 +334,22 @@ fn prepare(
         }
     }
     Ok(Ready { size, target, work, threads, directory })
+}
+
+/// Joins the servers that take turns on a disk with an arm. A volume works without: in the order of arrival.
+fn join_turns(roots: &Roots, spec: &ServeSpec, device: &DeviceInfo) -> Option<Turns> {
+    let disk = turns::arm_of(roots, &spec.image).filter(|_| device.queues == 1)?;
+    match Turns::join(roots, disk, spec.volume) {
+        Ok(None) => {
+            tracing::warn!(%disk, "the volume takes no turns: all slots of the disk are taken");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(%disk, why = chain(&error), "the volume takes no turns");
+            None
+        }
+        Ok(joined) => joined,
+    }
 }
 
 fn run_queue(
@@ -383,7 +402,7 @@ fn run(roots: &Roots, spec: &ServeSpec, ready: Ready, lock: LockFile, report_rea
     let Ready { target, work, threads, directory, .. } = ready;
     let path = spec.image.clone();
     // The volume works without any of this.
-    let counted = Arc::clone(&target);
+    let (counted, served) = (Arc::clone(&target), Arc::clone(&target));
     let started = match work {
         Some((Work::Fill, gate)) => {
             let file = target.parts().0.file().try_clone();
@@ -411,6 +430,9 @@ fn run(roots: &Roots, spec: &ServeSpec, ready: Ready, lock: LockFile, report_rea
     for thread in threads {
         // A panic of a queue aborts the process (`Queue::run`).
         let _ = thread.join();
+    }
+    if let Some(turns) = served.turns() {
+        turns.leave();
     }
 }
 

@@ -4,11 +4,14 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
+use bulkhead_core::arbiter::Link;
 use bulkhead_core::cow::Source;
 use bulkhead_core::units::Bytes;
 use bulkhead_sys::buffer::to_usize;
@@ -19,6 +22,7 @@ use crate::fill::{FLUSHES, Gate};
 use crate::image::Image;
 use crate::layer_reads::LayerReader;
 use crate::layers::Layers;
+use crate::turns::Turns;
 
 /// Serves a volume.
 #[derive(Debug)]
@@ -28,6 +32,10 @@ pub(crate) struct Volume {
     discards: bool,
     /// Set while the image is filled or flattened.
     gate: Option<Arc<Gate>>,
+    /// Set on a disk with an arm.
+    turns: Option<Turns>,
+    /// A flush has failed that nobody asked for.
+    settle_failed: AtomicBool,
     failures: AtomicU64,
 }
 
@@ -37,8 +45,22 @@ impl Volume {
         layers: Option<(Layers, LayerReader)>,
         discards: bool,
         gate: Option<Arc<Gate>>,
+        turns: Option<Turns>,
     ) -> Self {
-        Self { image, layers, discards, gate, failures: AtomicU64::new(0) }
+        Self {
+            image,
+            layers,
+            discards,
+            gate,
+            turns,
+            settle_failed: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    /// Its turns on the disk.
+    pub(crate) fn turns(&self) -> Option<&Turns> {
+        self.turns.as_ref()
     }
 
     /// The image and its layers.
@@ -95,6 +117,23 @@ impl Volume {
 
     async fn carry_out(&self, request: &Request<'_>, range: Range<u64>, available: u64) -> io::Result<()> {
         let (image, offset, len) = (self.image.fd(), request.offset, request.len);
+        let turn = match (&self.turns, self.link(request)) {
+            (Some(turns), Some(link)) => turns.take(request.tag(), &range, link).await,
+            _ => None,
+        };
+        if let Some(turn) = turn.as_ref().filter(|turn| turn.settles()) {
+            // The kernel reports a failure once: the next flush of the volume does, too.
+            match request.sync(image).await {
+                Ok(()) => turn.settled(),
+                Err(error) => {
+                    self.settle_failed.store(true, Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+        }
+        if (request.op == Op::Flush || request.fua) && self.settle_failed.swap(false, Ordering::Relaxed) {
+            return Err(Errno::IO.into());
+        }
         match request.op {
             Op::Read => {
                 self.read(request, range).await?;
@@ -108,6 +147,17 @@ impl Volume {
         }?;
         // The write itself was issued with FUA; write-zeroes has no such flag.
         if request.fua && request.op == Op::WriteZeroes { request.sync(image).await } else { Ok(()) }
+    }
+
+    /// What a request is for the arbiter; `None` if it may not reach the disk, or is not a request for data.
+    fn link(&self, request: &Request<'_>) -> Option<Link> {
+        match request.op {
+            Op::Read => self.layers.is_none().then_some(Link::Read),
+            Op::Write if request.fua => Some(Link::Durable),
+            Op::Write => Some(Link::Write { bytes: request.len, follows: false }),
+            Op::Flush => Some(Link::Flush),
+            Op::Discard | Op::WriteZeroes | Op::Other(_) => None,
+        }
     }
 
     async fn read(&self, request: &Request<'_>, range: Range<u64>) -> io::Result<()> {
@@ -216,6 +266,14 @@ impl Target for Volume {
             }
         }
         done
+    }
+
+    fn before_wait(&self, ready: &mut Vec<u16>) -> Option<Duration> {
+        self.turns.as_ref()?.before_wait(ready)
+    }
+
+    fn wakes(&self) -> Option<BorrowedFd<'_>> {
+        self.turns.as_ref().map(Turns::pipe)
     }
 }
 

@@ -23,7 +23,8 @@ use bulkhead_core::observe::limits::{self, finding};
 use bulkhead_core::observe::naming::{Names, activity};
 use bulkhead_core::observe::record::{Batch, Kind};
 use bulkhead_core::units::{Bytes, DevNo};
-use bulkhead_sys::bpf::{self, BpfError, Method, Tracer};
+use bulkhead_sys::bpf::{BpfError, Method, Tracer};
+use bulkhead_sys::process;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::{Scratch, ScratchError};
 
@@ -154,7 +155,7 @@ impl Observe for Observatory {
             state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         let seen = activity(state.observer.totals(), state.observer.pending_bytes(), &state.names);
-        let (now_ns, within_ns) = (bpf::now_ns(), u64::try_from(waits.as_nanos()).unwrap_or(u64::MAX));
+        let (now_ns, within_ns) = (process::monotonic_ns(), u64::try_from(waits.as_nanos()).unwrap_or(u64::MAX));
         let longest = || wait_list(&state.observer.longest_waits(now_ns, within_ns), now_ns, &state.names);
         Ok(Observation {
             waits: (!waits.is_zero()).then(longest),
@@ -309,7 +310,7 @@ impl<'a> Worker<'a> {
             self.names(tracer)?;
             tracer.attach()?;
             self.xfs.attach();
-            self.shared.lock().observer.observation_started(bpf::now_ns());
+            self.shared.lock().observer.observation_started(process::monotonic_ns());
         }
         let mut batch = tracer.poll()?;
         batch.merge(self.xfs.poll());

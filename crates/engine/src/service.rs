@@ -26,7 +26,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, FindingId, in_order};
 use bulkhead_core::health::{self, HOST};
 use bulkhead_core::reason::Reason;
-use bulkhead_sys::bpf;
+use bulkhead_sys::process;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
@@ -246,7 +246,7 @@ impl Service {
         }
         let seen = self.observe(Duration::ZERO).await.map(Observation::into_activity);
         let Ok(running) = self.0.engine.shared.jobs.begin_check("hold shares") else { return };
-        let (at_ns, service) = (bpf::now_ns(), self.clone());
+        let (at_ns, service) = (process::monotonic_ns(), self.clone());
         let stepped = blocking(move || {
             let engine = service.0.engine.for_job(running.job());
             service.with_holds(|holds| holds.step(&engine, seen, at_ns));

@@ -25,7 +25,7 @@ use uuid::Uuid;
 
 pub use self::watcher::{RegistryChanges, RegistryWatcher};
 use crate::peers::access;
-use crate::read_counts;
+use crate::{arbiter, read_counts};
 
 /// Name of the peer reader's socket in the registry. Block servers of earlier versions, which keep running across an upgrade, connect
 /// to this name.
@@ -111,6 +111,8 @@ pub fn lock(roots: &Roots, volume: Uuid, limit: Duration) -> Result<LockFile, Fi
 pub fn clean_up(roots: &Roots, volume: Uuid) -> Result<(), FileError> {
     file::remove_durable(&log_file(roots, volume))?;
     read_counts::remove(roots, volume)?;
+    arbiter::remove_pipe(roots, volume)
+        .map_err(|source| FileError::io("remove", arbiter::pipe(roots, volume), source))?;
     sweep_tables(roots)?;
     renounce(roots, device_owner(volume))?;
     file::remove_durable(&lock_file(roots, volume)).map(drop)

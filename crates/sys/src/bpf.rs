@@ -21,7 +21,6 @@ use std::io;
 use std::path::PathBuf;
 
 use libbpf_rs::{Object, ObjectBuilder};
-use rustix::time::{ClockId, clock_gettime};
 
 pub use self::tracer::Tracer;
 use self::tracer::{Maps, Scope};
@@ -178,14 +177,6 @@ impl Tracer {
         };
         Self::new(object, method.maps(), Scope { method, has_ext4, without_functions })
     }
-}
-
-/// The clock of the records, in nanoseconds (kernel `ktime_get_ns`).
-#[must_use]
-pub fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let (seconds, ns) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
-    seconds * 1_000_000_000 + ns
 }
 
 fn load_object(with_ext4: bool, with_functions: bool) -> libbpf_rs::Result<Object> {

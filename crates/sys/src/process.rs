@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process, pidfd_open, pidfd_send_signal, setrlimit,
 };
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::raw;
 use crate::roots::Roots;
@@ -155,6 +156,14 @@ pub fn wait_until_ended(pid: Pid, limit: Duration) -> io::Result<bool> {
 pub fn terminate(pid: u32) -> io::Result<()> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
     Ok(kill_process(pid, Signal::TERM)?)
+}
+
+/// The clock of a waiting process and of the records of BPF programs, in nanoseconds (`CLOCK_MONOTONIC`, kernel `ktime_get_ns`).
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let (seconds, ns) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    seconds * 1_000_000_000 + ns
 }
 
 /// Waits between two polls of a state that has no event. A signal may end the wait early, which is harmless.

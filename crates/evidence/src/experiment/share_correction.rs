@@ -25,8 +25,8 @@ use bulkhead_measure::pair::calm;
 use bulkhead_measure::result::{Experiment, Round};
 use bulkhead_measure::sample::{bytes, charged_below_root, io_of};
 use bulkhead_sys::block;
-use bulkhead_sys::bpf;
 use bulkhead_sys::iocost::ModelLine;
+use bulkhead_sys::process;
 use bulkhead_sys::roots::Roots;
 
 use crate::additions::add_tenants;
@@ -251,7 +251,7 @@ fn record_trace(
         before = now;
         if !holder.is_empty() {
             let seen = observatory.observe(Duration::ZERO).map(Observation::into_activity);
-            holder.step(bench.engine(), seen, bpf::now_ns());
+            holder.step(bench.engine(), seen, process::monotonic_ns());
             let standing = holder.views().first().and_then(|view| view.standings.first().map(|one| one.weight));
             weights.extend(standing.map(f64::from));
         }

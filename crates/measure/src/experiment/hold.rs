@@ -11,7 +11,7 @@ use bulkhead_core::model::{Hold, Mode, Unit};
 use bulkhead_core::observe::activity::Activity;
 use bulkhead_engine::hold::{PERIOD, RunningHolds};
 use bulkhead_engine::observe::{Observatory, Observe as _};
-use bulkhead_sys::bpf;
+use bulkhead_sys::process;
 
 use super::set_figure;
 use crate::layout::Bench;
@@ -107,7 +107,7 @@ pub fn with_hold<T>(
             let mut next = Instant::now();
             while !is_done.load(Ordering::Relaxed) {
                 let seen = observatory.observe(Duration::ZERO).map(Observation::into_activity);
-                holder.step(engine, seen, bpf::now_ns());
+                holder.step(engine, seen, process::monotonic_ns());
                 standings.set(holder.views().into_iter().next());
                 next += PERIOD;
                 std::thread::park_timeout(next.saturating_duration_since(Instant::now()));

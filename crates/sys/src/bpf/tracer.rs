@@ -11,7 +11,8 @@ use bulkhead_core::observe::record::{Batch, CgroupId, ShareKey};
 use bulkhead_core::units::DevNo;
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, Object, RingBuffer, RingBufferBuilder};
 
-use super::{BpfError, Method, Program, decode, is_on_function, now_ns};
+use super::{BpfError, Method, Program, decode, is_on_function};
+use crate::process;
 use crate::roots::Roots;
 
 /// The maps of an object, besides `losses` and `records`, which every object has.
@@ -188,7 +189,14 @@ impl Tracer {
             let value = self.map("losses").lookup(&index.to_ne_bytes(), MapFlags::ANY).ok().flatten();
             value.and_then(|value| decode::sum(&value)).unwrap_or(0)
         };
-        Ok(Batch { now_ns: now_ns(), records, shares, writes, services, losses: decode::losses(counter) })
+        Ok(Batch {
+            now_ns: process::monotonic_ns(),
+            records,
+            shares,
+            writes,
+            services,
+            losses: decode::losses(counter),
+        })
     }
 
     /// Clears all counters and pending events.

@@ -31,6 +31,9 @@ const TAG_BITS: u32 = 16;
 /// User data of completions that no task waits for.
 const IGNORED: u64 = u64::MAX;
 
+/// User data of the completion that ends a wait because the target's descriptor is readable.
+const WOKEN: u64 = u64::MAX - 1;
+
 /// If syncs are faster than this and no other request is in flight, the queue's thread runs them itself: `io_uring` hands each sync to
 /// a worker, which on a fast disk costs as much as the sync. A request that arrives meanwhile waits that long.
 const SHORT_SYNC: Duration = Duration::from_millis(1);
@@ -43,6 +46,11 @@ pub trait Target {
     /// Called before each wait of the queue, for targets with timers: pushes the tags of requests that have to be polled again, and
     /// returns the maximum duration of the wait.
     fn before_wait(&self, _ready: &mut Vec<u16>) -> Option<Duration> {
+        None
+    }
+
+    /// A descriptor that ends a wait when it becomes readable. The target reads what is in it in `before_wait`.
+    fn wakes(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }
@@ -147,6 +155,7 @@ impl Queue<'_> {
         let mut due = Vec::new();
         let mut living = tasks.len();
         let mut context = Context::from_waker(Waker::noop());
+        let mut is_watched = false;
         while living > 0 {
             for tag in ready.drain(..) {
                 if tasks[tag].as_mut().is_some_and(|task| task.as_mut().poll(&mut context).is_ready()) {
@@ -159,6 +168,11 @@ impl Queue<'_> {
             }
             let limit = target.before_wait(&mut due);
             ready.extend(due.drain(..).map(usize::from));
+            if let Some(wakes) = target.wakes().filter(|_| !is_watched) {
+                let events = u32::from(PollFlags::IN.bits());
+                self.push(&[opcode::PollAdd::new(types::Fd(wakes.as_raw_fd()), events).build().user_data(WOKEN)]);
+                is_watched = true;
+            }
             if let Err(error) = self.submit_and_wait(if ready.is_empty() { limit } else { Some(Duration::ZERO) }) {
                 // EBUSY and EAGAIN: completions have to be consumed first. ETIME: the time limit has expired.
                 let harmless = [Errno::INTR, Errno::BUSY, Errno::AGAIN, Errno::TIME];
@@ -170,7 +184,10 @@ impl Queue<'_> {
             let mut results = self.results.borrow_mut();
             for entry in ring.completion() {
                 let data = entry.user_data();
-                if data == IGNORED {
+                if data == WOKEN {
+                    is_watched = false;
+                }
+                if data >= WOKEN {
                     continue;
                 }
                 // Both parts had these sizes in `submit`.
@@ -291,12 +308,19 @@ impl Queue<'_> {
             }
         };
         let entries: Vec<squeue::Entry> = entries.into_iter().flatten().collect();
+        self.push(&entries);
+        Submitted { queue: self, key }
+    }
+
+    /// Adds entries to the ring.
+    fn push(&self, entries: &[squeue::Entry]) {
         loop {
             let mut ring = self.ring.borrow_mut();
             // SAFETY: entries refer to the buffers of this queue, which outlive its ring, to static limits, and to descriptors that the
-            // caller's future borrows until the entry has completed: [`Submitted`] cannot be dropped before.
-            if unsafe { ring.submission().push_multiple(&entries) }.is_ok() {
-                return Submitted { queue: self, key };
+            // caller's future borrows until the entry has completed ([`Submitted`] cannot be dropped before), or that the target keeps while
+            // its queue runs.
+            if unsafe { ring.submission().push_multiple(entries) }.is_ok() {
+                return;
             }
             if let Err(error) = ring.submit()
                 && !matches!(Errno::from_io_error(&error), Some(Errno::INTR | Errno::BUSY | Errno::AGAIN))
