@@ -14,10 +14,10 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use crate::wire::{
-    CostsStore, DeviceControl, DeviceMeasure, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, ImageImport,
-    JobView, LeaseCreate, LeaseReply, LeaseView, Observation, PoolCreate, PoolMove, PoolView, ProfileStore,
-    ReceiveView, RunStart, RunView, TenantCreate, TenantSet, TenantView, TrimView, VolumeCheck, VolumeCopy,
-    VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
+    CostsStore, DeviceArbiter, DeviceControl, DeviceMeasure, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView,
+    ImageImport, JobView, LeaseCreate, LeaseReply, LeaseView, Observation, PoolCreate, PoolMove, PoolView,
+    ProfileStore, ReceiveView, RunStart, RunView, TenantCreate, TenantSet, TenantView, TrimView, VolumeCheck,
+    VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 use bulkhead_core::model::{Calibration, VolumeRef};
 use bulkhead_core::name::Name;
@@ -275,6 +275,9 @@ routes! {
         => json(DeviceView), ObjectFaults;
     /// Enables an I/O controller on a physical device, or restores the configuration from before Bulkhead changed it. Idempotent.
     device_control: post "/v1/devices/{name}/control", "devices", params Device, query Write, body DeviceControl
+        => json(Done<DeviceView>), WriteFaults;
+    /// Has the block servers of volumes on a physical device with an arm take turns, or not. Idempotent.
+    device_arbiter: post "/v1/devices/{name}/arbiter", "devices", params Device, query Write, body DeviceArbiter
         => json(Done<DeviceView>), WriteFaults;
     /// Stores a calibration of a device, and applies it if io.cost is enabled there.
     device_calibrate: post "/v1/devices/{name}/calibrate", "devices", params Device, query Write, body Calibration

@@ -25,7 +25,7 @@ pub use bulkhead_core::work::{JobProgress, JobSteps};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use self::devices::{CostsStore, DeviceControl, DeviceMeasure, DeviceView, HostView};
+pub use self::devices::{CostsStore, DeviceArbiter, DeviceControl, DeviceMeasure, DeviceView, HostView};
 pub use self::holds::{HoldStart, HoldTenant, HoldView, StandingView};
 pub use self::images::ImageImport;
 pub use self::jobs::{JobResult, JobState, JobView};

@@ -73,6 +73,7 @@ pub(crate) fn advice(reason: &Reason) -> String {
         Reason::NoSuchDevice { .. } => "`bulkhead device ls` lists the devices by kernel name".to_owned(),
         Reason::DeviceReplaced { device } => format!("configure it again, for example `bulkhead device control {device} --policy iocost`"),
         Reason::ControlOnPhysical { physical } => format!("set the controller of the physical device, for example `bulkhead device control {} --policy iocost`", first(physical)),
+        Reason::ArbiterOnPhysical { physical } => format!("switch on that of the physical device, for example `bulkhead device arbiter {} on`", first(physical)),
         Reason::Uncalibrated { device } => format!("`bulkhead device calibrate {device}` measures a model"),
         Reason::NoController { device } => format!("enable one: `bulkhead device control {device} --policy iocost` (or `bfq`)"),
         Reason::StrictBfqNeeded { device, tunables } => format!(

@@ -31,7 +31,7 @@ use clap_complete::Shell;
 pub(crate) use self::csi::{CsiArgs, CsiMode, HttpEndpoint};
 pub(crate) use self::daemon::{BlockdArgs, DaemonArgs, LogFormat};
 pub(crate) use self::demo::DemoArgs;
-pub(crate) use self::device::{CalibrateArgs, CostsArgs, DeviceCommand};
+pub(crate) use self::device::{CalibrateArgs, CostsArgs, DeviceCommand, Switch};
 pub(crate) use self::docker::DockerArgs;
 pub(crate) use self::doctor::DoctorArgs;
 pub(crate) use self::hold::{HoldArgs, HoldCommand, HoldStartArgs};

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use bulkhead_api::client::{Client, Removal};
 use bulkhead_api::wire::{
-    DeviceControl, NewPoolSource, PoolCreate, PoolMove, TenantCreate, TenantSet, VolumeCheck, VolumeCopy, VolumeCreate,
-    VolumeFlatten, VolumeResize, VolumeRollback,
+    DeviceArbiter, DeviceControl, NewPoolSource, PoolCreate, PoolMove, TenantCreate, TenantSet, VolumeCheck,
+    VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback,
 };
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::{MountOptions, ReadFrom, Server, VolumeRef};
 
 use crate::args::{
-    self, Command, DeviceCommand, HostCommand, ImageCommand, MountArgs, PoolCommand, PoolCreateArgs, TenantCommand,
-    TenantSetArgs, VolumeCommand,
+    self, Command, DeviceCommand, HostCommand, ImageCommand, MountArgs, PoolCommand, PoolCreateArgs, Switch,
+    TenantCommand, TenantSetArgs, VolumeCommand,
 };
 use crate::calibrate;
 use crate::heatmap;
@@ -290,6 +290,11 @@ async fn device(command: DeviceCommand, client: &Client, output: &Output) -> Res
         DeviceCommand::Control { device, choice, write } => {
             let request = DeviceControl { policy: choice.policy.map(Into::into) };
             let done = client.device_control(&device, &request, write.dry_run).await?;
+            show::done(output, &format!("device {device}"), "changed", &done)
+        }
+        DeviceCommand::Arbiter { device, switch, write } => {
+            let request = DeviceArbiter { on: switch == Switch::On };
+            let done = client.device_arbiter(&device, &request, write.dry_run).await?;
             show::done(output, &format!("device {device}"), "changed", &done)
         }
         DeviceCommand::Calibrate(args) => calibrate::run(args, client, output).await,

@@ -330,6 +330,7 @@ impl Show for DeviceView {
             ("scheduler", or_dash(self.scheduler.as_ref())),
             ("physical devices", joined(&self.physical_devices)),
             ("policy", self.policy.to_string()),
+            ("arbiter", if self.arbiter { "on" } else { "off" }.to_owned()),
             ("shares work", format!("{}: {}", yes_no(self.shares_work), self.reason)),
             ("io.cost.model", or_dash(self.cost_model.as_ref())),
             ("io.cost.qos", or_dash(self.cost_qos.as_ref())),

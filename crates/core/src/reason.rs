@@ -288,6 +288,11 @@ pub enum Reason {
         /// The physical devices below it.
         physical: Vec<String>,
     },
+    /// An arbiter was requested on a stacked device.
+    ArbiterOnPhysical {
+        /// The physical devices below it.
+        physical: Vec<String>,
+    },
     /// io.cost was requested on a device without a calibration.
     Uncalibrated {
         /// The device.

@@ -184,7 +184,8 @@ mod tests {
         for path in [slice.clone(), server(&tenant).to_string(), format!("{}/x.service", server(&tenant))] {
             assert_eq!(above(&path), Some(&*slice));
         }
-        for other in ["", ROOT, "bulkhead.slice/", "bulkhead.slicex/bulkhead-a.slice", "system.slice/bulkhead-a.slice"] {
+        for other in ["", ROOT, "bulkhead.slice/", "bulkhead.slicex/bulkhead-a.slice", "system.slice/bulkhead-a.slice"]
+        {
             assert_eq!(above(other), None, "{other}");
         }
     }

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use bulkhead_api::wire::{CostsStore, DeviceControl, DeviceView, Done};
+use bulkhead_api::wire::{CostsStore, DeviceArbiter, DeviceControl, DeviceView, Done};
 use bulkhead_core::action::{Action, Applied, QueueAction, Record, StateAction};
 use bulkhead_core::demand::DeviceCosts;
 use bulkhead_core::error::{Code, Fault};
@@ -48,12 +48,7 @@ impl Engine {
         dry_run: bool,
     ) -> Result<Done<DeviceView>, Fault> {
         let facts = self.facts(name)?;
-        let object = format!("device {}", facts.name);
-        if facts.physical != [facts.name.as_str()] {
-            let cause = format!("it is stacked on {}: controllers act on physical devices", facts.physical.join(", "));
-            return Err(Fault::new(Code::Unsupported, object, cause)
-                .reason(Reason::ControlOnPhysical { physical: facts.physical }));
-        }
+        refuse_stacked(&facts, "controllers", |physical| Reason::ControlOnPhysical { physical })?;
         let record = self.device_record(&facts)?;
         let now = QueueSettings {
             scheduler: facts.scheduler.clone().unwrap_or_default(),
@@ -80,6 +75,36 @@ impl Engine {
         self.look_up_promises_again();
         let view = if dry_run { None } else { Some(self.device_inspect(name)?) };
         Ok(Done { object: view, steps: done, dry_run })
+    }
+
+    /// Has the block servers on a device with an arm take turns, or not. Idempotent.
+    ///
+    /// # Errors
+    /// `Unsupported` for a stacked device, and for one without an arm.
+    pub fn device_arbiter(
+        &self,
+        name: &str,
+        request: &DeviceArbiter,
+        dry_run: bool,
+    ) -> Result<Done<DeviceView>, Fault> {
+        let facts = self.facts(name)?;
+        refuse_stacked(&facts, "arbiters", |physical| Reason::ArbiterOnPhysical { physical })?;
+        if request.on && !facts.rotational {
+            let cause = "it is not rotational: without an arm, turns would only leave it idle";
+            return Err(Fault::new(Code::Unsupported, format!("device {}", facts.name), cause)
+                .reason(Reason::NoController { device: facts.name.to_string() }));
+        }
+        let before = self.device_record(&facts)?;
+        let after = DeviceRecord { arbiter: request.on, ..before.clone() };
+        let switch = |on| Action::Queue(QueueAction::SetArbiter { device: facts.name.clone(), on });
+        let plan = Plan {
+            steps: vec![self.write_device(&after), switch(request.on)],
+            on_failure: vec![self.write_device(&before), switch(facts.arbiter)],
+            can_be_undone: true,
+        };
+        let steps = self.executor.run(&plan, dry_run)?;
+        let object = if dry_run { None } else { Some(self.device_inspect(name)?) };
+        Ok(Done { object, steps, dry_run })
     }
 
     /// Records a measured calibration, and applies it if iocost is active on the device.
@@ -163,24 +188,27 @@ impl Engine {
     }
 
     fn restore_device(&self, record: Record) -> Result<Vec<Applied>, Fault> {
-        let Record::Device(DeviceRecord {
-            name,
-            identity,
-            policy: Some(policy),
-            before: Some(before),
-            calibration,
-            ..
-        }) = record
-        else {
+        let Record::Device(DeviceRecord { name, identity, policy, before, calibration, arbiter, .. }) = record else {
             return Ok(Vec::new());
         };
+        let policy = policy.zip(before);
+        if policy.is_none() && !arbiter {
+            return Ok(Vec::new());
+        }
         let facts = self.facts(name.as_str())?;
         if facts.identity != identity {
             let cause = format!("it is not the device that was configured under that name ({identity:?})");
             return Err(Fault::new(Code::Corrupt, format!("device {name}"), cause)
                 .reason(Reason::DeviceReplaced { device: name.to_string() }));
         }
-        self.executor.run_steps(steps_to(policy, &facts, &before, calibration.as_ref())?, false)
+        let mut steps = Vec::new();
+        if arbiter && !facts.arbiter {
+            steps.push(Action::Queue(QueueAction::SetArbiter { device: facts.name.clone(), on: true }));
+        }
+        if let Some((policy, before)) = policy {
+            steps.extend(steps_to(policy, &facts, &before, calibration.as_ref())?);
+        }
+        self.executor.run_steps(steps, false)
     }
 
     pub(crate) fn facts(&self, name: &str) -> Result<BlockFacts, Fault> {
@@ -212,6 +240,7 @@ impl Engine {
             policy: None,
             before: None,
             calibration: None,
+            arbiter: false,
             costs: Vec::new(),
         })
     }
@@ -258,10 +287,19 @@ impl Engine {
             reason,
             cost_model: facts.cost_model,
             cost_qos: facts.cost_qos,
+            arbiter: facts.arbiter,
             calibration,
             findings: in_order(findings),
         })
     }
+}
+
+fn refuse_stacked(facts: &BlockFacts, what: &str, reason: impl FnOnce(Vec<String>) -> Reason) -> Result<(), Fault> {
+    if facts.physical == [facts.name.as_str()] {
+        return Ok(());
+    }
+    let cause = format!("it is stacked on {}: {what} act on physical devices", facts.physical.join(", "));
+    Err(Fault::new(Code::Unsupported, format!("device {}", facts.name), cause).reason(reason(facts.physical.clone())))
 }
 
 /// The kernel name of a device that may be given by its path.
@@ -303,6 +341,10 @@ fn judge(facts: &BlockFacts, policy: Policy) -> (bool, String) {
             (true, format!("io.cost is enabled with {model}"))
         }
         Policy::Bfq => (true, "the scheduler is bfq, which honours io.bfq.weight".to_owned()),
+        Policy::None if facts.arbiter => (
+            true,
+            "its arbiter divides its time among volumes of directory pools; other I/O has no controller".to_owned(),
+        ),
         Policy::None => {
             let scheduler = facts.scheduler.as_deref().unwrap_or("none");
             (

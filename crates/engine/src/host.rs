@@ -101,6 +101,8 @@ pub struct BlockFacts {
     pub cost_model: Option<String>,
     /// The line of `io.cost.qos` without the device number, when there is one.
     pub cost_qos: Option<String>,
+    /// Whether block servers take turns on it.
+    pub arbiter: bool,
 }
 
 /// How large a host is.

@@ -1,6 +1,7 @@
 //! The acceptance cases, one module per topic. To add a topic, add a `mod` line and its name in [`all`]. Does not: run
 //! cases (`runner`).
 
+mod arbiter;
 mod bad_host;
 mod blockd;
 mod calibration;
@@ -50,6 +51,7 @@ use crate::disk::{DiskModel, DiskSpec};
 /// interruptions and loads at random moments instead of at each step, further combinations of pool and file system, and
 /// properties that only experiments depend on.
 const LONG: &[(&str, &str)] = &[
+    ("arbiter_faults", "arbiter_on_an_arm"),
     ("crash_at_random", "crash_after_each_step"),
     ("csi_parallel", "csi_sanity"),
     ("csi_sanity_block", "csi_sanity"),
@@ -100,6 +102,7 @@ pub fn all() -> Vec<&'static Case> {
         bad_host::CASES,
         volumes::CASES,
         raw::CASES,
+        arbiter::CASES,
         blockd::CASES,
         layers::CASES,
         merging::CASES,
@@ -134,6 +137,7 @@ pub fn all() -> Vec<&'static Case> {
 #[must_use]
 pub fn soak() -> Vec<&'static Case> {
     [
+        arbiter::SOAK,
         blockd::SOAK,
         crash::SOAK,
         sharing::SOAK,

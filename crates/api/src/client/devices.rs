@@ -5,7 +5,9 @@ use bulkhead_core::model::Calibration;
 
 use super::{Client, dry};
 use crate::routes::{self, Device, NoQuery, Wait};
-use crate::wire::{CostsStore, DeviceControl, DeviceMeasure, DeviceView, Done, HoldStart, HoldView, JobView};
+use crate::wire::{
+    CostsStore, DeviceArbiter, DeviceControl, DeviceMeasure, DeviceView, Done, HoldStart, HoldView, JobView,
+};
 
 /// Devices and holds.
 #[expect(clippy::missing_errors_doc, reason = "documented once, at the first `impl` block of `Client`")]
@@ -43,6 +45,16 @@ impl Client {
         dry_run: bool,
     ) -> Result<Done<DeviceView>, Fault> {
         self.submit(routes::device_control(), &Device(name.to_owned()), dry(dry_run), request).await
+    }
+
+    /// Has the block servers on a device take turns, or not.
+    pub async fn device_arbiter(
+        &self,
+        name: &str,
+        request: &DeviceArbiter,
+        dry_run: bool,
+    ) -> Result<Done<DeviceView>, Fault> {
+        self.submit(routes::device_arbiter(), &Device(name.to_owned()), dry(dry_run), request).await
     }
 
     /// Stores a calibration of a device.

@@ -18,6 +18,14 @@ pub struct DeviceControl {
     pub policy: Option<Policy>,
 }
 
+/// Switches the arbiter of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceArbiter {
+    /// Whether the block servers of volumes on it take turns.
+    pub on: bool,
+}
+
 /// What to measure on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -66,6 +74,9 @@ pub struct DeviceView {
     pub cost_model: Option<String>,
     /// Its current line of `io.cost.qos`.
     pub cost_qos: Option<String>,
+    /// Whether the block servers of volumes on it take turns.
+    #[serde(default)]
+    pub arbiter: bool,
     /// Its stored calibration, if any.
     pub calibration: Option<Calibration>,
     /// Conditions that weaken isolation on it, or on the physical devices below it.

@@ -216,6 +216,10 @@ fn hints() -> Vec<(Reason, &'static str)> {
             Reason::ControlOnPhysical { physical: vec!["sda".to_owned(), "sdb".to_owned()] },
             "set the controller of the physical device, for example `bulkhead device control sda --policy iocost`",
         ),
+        (
+            Reason::ArbiterOnPhysical { physical: vec!["sda".to_owned(), "sdb".to_owned()] },
+            "switch on that of the physical device, for example `bulkhead device arbiter sda on`",
+        ),
         (Reason::Uncalibrated { device: "sda".to_owned() }, "`bulkhead device calibrate sda` measures a model"),
         (
             Reason::NoController { device: "sda".to_owned() },

@@ -26,6 +26,20 @@ pub(crate) enum DeviceCommand {
         #[command(flatten)]
         write: Write,
     },
+    /// Have the block servers of volumes on a disk with an arm take turns, or not
+    ///
+    /// A volume of a directory pool then keeps the disk for its chain of dependent writes, as an fsync is, and each tenant has its share of the
+    /// disk's time, without a model of the disk. Works beside a controller, and without. It is not for arrays and virtual disks that the kernel
+    /// only takes for rotational.
+    Arbiter {
+        /// Kernel name or path of the device, for example sda
+        device: String,
+        /// Whether they do
+        #[arg(value_enum)]
+        switch: Switch,
+        #[command(flatten)]
+        write: Write,
+    },
     /// Measure an io.cost model for a device, and store it
     ///
     /// Measures for minutes, or only stores the lines given with --model and --qos. Measuring creates two scratch volumes in a pool on the device,
@@ -79,6 +93,12 @@ pub(crate) struct ControlChoice {
     /// Restore the setting that was active before Bulkhead changed it
     #[arg(long)]
     pub(crate) restore: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -59,6 +59,7 @@ fn a_device_is_calibrated_and_controlled() {
             scheduler:        mq-deadline
             physical devices: sda
             policy:           iocost
+            arbiter:          off
             shares work:      yes: io.cost is enabled with a model set by hand or calibration
             io.cost.model:    ctrl=user model=linear
             io.cost.qos:      enable=1 ctrl=user

@@ -21,6 +21,8 @@ pub enum QueueAction {
     SetCostQos { device: DevName, line: String },
     /// Disables io.cost on a device.
     DisableCost { device: DevName },
+    /// Has the block servers on a device take turns, or not.
+    SetArbiter { device: DevName, on: bool },
 }
 
 impl fmt::Display for QueueAction {
@@ -34,6 +36,9 @@ impl fmt::Display for QueueAction {
             A::SetCostModel { device, line } => write!(f, "set io.cost.model of {device}: {line}"),
             A::SetCostQos { device, line } => write!(f, "set io.cost.qos of {device}: {line}"),
             A::DisableCost { device } => write!(f, "disable io.cost on {device}"),
+            A::SetArbiter { device, on } => {
+                write!(f, "switch the arbiter of {device} {}", if *on { "on" } else { "off" })
+            }
         }
     }
 }

@@ -91,6 +91,9 @@ pub struct DeviceRecord {
     pub before: Option<QueueSettings>,
     /// Its calibration.
     pub calibration: Option<Calibration>,
+    /// Whether block servers take turns on it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub arbiter: bool,
     /// Costs of file systems of which it is the first physical device, one for each set of physical devices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub costs: Vec<StoredCosts>,

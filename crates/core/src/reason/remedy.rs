@@ -72,6 +72,7 @@ impl Reason {
             Self::NoSuchDevice { .. } => "list the devices by kernel name".to_owned(),
             Self::DeviceReplaced { device } => format!("configure {device} again"),
             Self::ControlOnPhysical { physical } => format!("set the controller of the physical device: {}", physical.join(", ")),
+            Self::ArbiterOnPhysical { physical } => format!("switch on the arbiter of the physical device: {}", physical.join(", ")),
             Self::Uncalibrated { device } => format!("calibrate {device}"),
             Self::NoController { device } => format!("enable a controller on {device}: iocost or bfq"),
             Self::StrictBfqNeeded { device, tunables } => format!(

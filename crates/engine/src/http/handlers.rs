@@ -103,6 +103,9 @@ fn devices(api: Api) -> Api {
         .on(routes::device_control(), |service, call| async move {
             service.device_control(call.at.0, call.body, call.terms).await
         })
+        .on(routes::device_arbiter(), |service, call| async move {
+            service.device_arbiter(call.at.0, call.body, call.terms).await
+        })
         .on(routes::device_calibrate(), |service, call| async move {
             service.device_calibrated(call.at.0, call.body, call.terms).await
         })

@@ -8,6 +8,7 @@ use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::devname::DevName;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::units::DevNo;
+use bulkhead_formats::arbiter::{self, Table};
 use bulkhead_formats::servers;
 use bulkhead_formats::servers::lvm;
 use bulkhead_sys::block::{self, BlockDevice};
@@ -54,6 +55,17 @@ impl Kernel {
                 let old =
                     iocost::write_qos(&self.roots, dev, &wanted).map_err(|e| e.fault(format!("device {device}")))?;
                 Ok(Outcome { changed: old != Some(wanted), old: old.map(|old| old.line(dev)), ..Outcome::DONE })
+            }
+            A::SetArbiter { device, on } => {
+                let dev = self.dev_of(device)?;
+                let failed = |error: std::io::Error| {
+                    let path = arbiter::dir(&self.roots).join(dev.to_string());
+                    Fault::new(Code::Internal, format!("device {device}"), format!("{}: {error}", path.display()))
+                };
+                let table = Table::open(&self.roots, dev).map_err(failed)?;
+                let was = table.is_on();
+                table.switch(*on);
+                Ok(Outcome { changed: was != *on, ..Outcome::DONE })
             }
             A::DisableCost { device } => {
                 let dev = self.dev_of(device)?;
@@ -107,6 +119,7 @@ impl Kernel {
             identity: block::identity(&self.roots, device.dev),
             cost_model,
             cost_qos,
+            arbiter: Table::find(&self.roots, device.dev).ok().flatten().is_some_and(|table| table.is_on()),
         })
     }
 

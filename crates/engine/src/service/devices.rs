@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 
 use bulkhead_api::terms::Terms;
-use bulkhead_api::wire::{CostsStore, DeviceControl, DeviceView, Done, HoldStart, HoldView};
+use bulkhead_api::wire::{CostsStore, DeviceArbiter, DeviceControl, DeviceView, Done, HoldStart, HoldView};
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::Calibration;
 use bulkhead_core::report::HostReport;
@@ -33,6 +33,17 @@ impl Service {
     ) -> Result<Done<DeviceView>, Fault> {
         let (operation, claim) = (format!("control device {name}"), device(&name));
         self.change(terms, operation, claim, move |engine| engine.device_control(&name, &request, terms.dry_run)).await
+    }
+
+    /// Has the block servers on a device take turns, or not.
+    pub async fn device_arbiter(
+        &self,
+        name: String,
+        request: DeviceArbiter,
+        terms: Terms,
+    ) -> Result<Done<DeviceView>, Fault> {
+        let (operation, claim) = (format!("switch the arbiter of device {name}"), device(&name));
+        self.change(terms, operation, claim, move |engine| engine.device_arbiter(&name, &request, terms.dry_run)).await
     }
 
     /// Records a calibration, and applies it where io.cost is enabled.

@@ -20,6 +20,7 @@ impl World {
             A::SetTunable { tunable, value, .. } => self.set_queue(tunable, value),
             A::SetCostModel { line, .. } => self.set_queue("model", line),
             A::SetCostQos { line, .. } => self.set_queue("qos", line),
+            A::SetArbiter { on, .. } => self.set_queue("arbiter", if *on { "on" } else { "off" }),
             A::DisableCost { .. } => self.set_queue("qos", "enable=0"),
         })
     }
@@ -65,6 +66,7 @@ impl Devices for Sim {
             identity: "serial-1".to_owned(),
             cost_model: queue("model"),
             cost_qos: queue("qos"),
+            arbiter: queue("arbiter").as_deref() == Some("on"),
         };
         let scheduler = queue("scheduler").or_else(|| Some("mq-deadline".to_owned()));
         Ok(vec![facts("sda", DevNo::new(8, 0), scheduler), facts("dm-0", DevNo::new(252, 0), None)])

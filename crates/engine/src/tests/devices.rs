@@ -1,6 +1,6 @@
 //! Calibrations, and the controllers of devices.
 
-use bulkhead_api::wire::DeviceControl;
+use bulkhead_api::wire::{DeviceArbiter, DeviceControl};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Calibration, Isolation, Policy};
 
@@ -63,6 +63,29 @@ fn a_policy_survives_a_reboot_and_can_be_disabled() {
     assert_eq!(ask(&second, "sda", Some(Policy::Bfq)).unwrap().policy, Policy::Bfq);
     let restored = ask(&second, "sda", None).unwrap();
     assert_eq!((restored.policy, restored.scheduler.as_deref()), (Policy::None, Some("mq-deadline")));
+}
+
+#[test]
+fn an_arbiter_survives_a_reboot_and_is_for_physical_devices() {
+    let sim = Sim::default();
+    let first = engine(&sim);
+    let ask = |engine: &Engine, name: &str, on| engine.device_arbiter(name, &DeviceArbiter { on }, false);
+    assert_eq!(ask(&first, "dm-0", true).unwrap_err().code, Code::Unsupported, "not physical");
+    assert!(!first.device_inspect("sda").unwrap().arbiter);
+    let view = ask(&first, "/dev/sda", true).unwrap().object.unwrap();
+    assert!(view.arbiter && view.shares_work, "{view:?}");
+    sim.reboot();
+    // It is switched on again by the next daemon, and does not come with a policy.
+    let second = engine(&sim);
+    let view = second.device_inspect("sda").unwrap();
+    assert_eq!((view.arbiter, view.policy), (true, Policy::None));
+    assert!(!ask(&second, "sda", false).unwrap().object.unwrap().arbiter);
+    sim.reboot();
+    assert!(!engine(&sim).device_inspect("sda").unwrap().arbiter);
+    sim.crash_after(Some(1));
+    ask(&second, "sda", true).unwrap_err();
+    sim.crash_after(None);
+    assert!(engine(&sim).device_inspect("sda").unwrap().arbiter, "recorded before the crash, so it is completed");
 }
 
 #[test]

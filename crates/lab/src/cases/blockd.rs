@@ -181,7 +181,7 @@ echo $(($(count) - before)) $SECONDS
 "#;
 
 /// Waits until all of a volume has been written in advance.
-async fn until_prepared(ctx: &Ctx, volume: &str) -> Result<()> {
+pub(super) async fn until_prepared(ctx: &Ctx, volume: &str) -> Result<()> {
     ctx.machine
         .wait_until("the volume is prepared", Duration::from_secs(240), async || {
             let view = json(ctx, &["volume", "inspect", volume]).await?;

@@ -35,6 +35,7 @@ fn fake(qos: Option<&str>, model: Option<&str>) -> (tempfile::TempDir, Roots, De
         reason: String::new(),
         cost_model: model.map(str::to_owned),
         cost_qos: qos.map(str::to_owned),
+        arbiter: false,
         calibration: None,
         findings: Vec::new(),
     };
