@@ -361,7 +361,8 @@ impl Own {
     pub fn asks(&self, own: usize, slots: &mut [Slot], now: Nanos) -> Decision {
         slots[own].last_seen = now;
         let decision = decide(own, slots, now);
-        if decision != Decision::Submit {
+        // It does not wait for others while its own requests fill the device.
+        if decision != Decision::Submit && slots[own].in_flight == 0 {
             slots[own].keeps_since = 0;
         }
         decision
