@@ -22,6 +22,8 @@ use bulkhead_core::units::Bytes;
 use bulkhead_engine::carry_out::Executor;
 use bulkhead_engine::engine::{Dirs, Engine};
 use bulkhead_engine::kernel::Kernel;
+use bulkhead_sys::block;
+use bulkhead_sys::roots::Roots;
 use serde::{Deserialize, Serialize};
 
 pub use self::bench::Bench;
@@ -36,6 +38,8 @@ pub const POOL: &str = "bench";
 const TENANTS: [&str; 3] = ["bench-a", "bench-b", HOLDER];
 /// Holds the volume that other pools are on, so it is removed after them.
 pub const HOLDER: &str = "bench-shared";
+/// Name of the pool of served volumes, which is a directory on the shared volume.
+const SERVED_POOL: &str = "bench-served";
 /// Maximum size of one tenant's volume.
 const VOLUME: Bytes = Bytes::mib(2048);
 /// Time limit for writing an empty journal.
@@ -54,11 +58,14 @@ pub enum Layout {
     OwnAccounted,
     /// The same without the cpu controller below the tenants' slices, so that the journal thread has no CPU weight.
     OwnAccountedWithoutCpu,
+    /// A volume each in a directory pool on the shared volume, served by block servers, with accounting.
+    Served,
 }
 
 impl Layout {
     /// All layouts.
-    pub const ALL: [Self; 4] = [Self::Shared, Self::Own, Self::OwnAccounted, Self::OwnAccountedWithoutCpu];
+    pub const ALL: [Self; 5] =
+        [Self::Shared, Self::Own, Self::OwnAccounted, Self::OwnAccountedWithoutCpu, Self::Served];
 
     /// The name in results.
     #[must_use]
@@ -68,10 +75,11 @@ impl Layout {
             Self::Own => "own",
             Self::OwnAccounted => "own+accounting",
             Self::OwnAccountedWithoutCpu => "own+accounting-cpu",
+            Self::Served => "blockd+accounting",
         }
     }
 
-    /// Whether the journal thread of a volume is in its tenant's slice.
+    /// Whether the journal thread of a volume of its own is in its tenant's slice; that of a served one always is.
     const fn is_accounted(self) -> bool {
         matches!(self, Self::OwnAccounted | Self::OwnAccountedWithoutCpu)
     }
@@ -88,6 +96,8 @@ pub enum Controller {
     BfqStrict,
     /// io.cost with a model, scheduler `none`.
     Iocost,
+    /// The arbiter, scheduler `none`, io.cost disabled: for served volumes on a disk with an arm.
+    Arbiter,
 }
 
 impl Controller {
@@ -99,6 +109,7 @@ impl Controller {
             Self::Bfq => "bfq",
             Self::BfqStrict => "bfq-strict",
             Self::Iocost => "iocost",
+            Self::Arbiter => "arbiter",
         }
     }
 }
@@ -115,6 +126,17 @@ pub enum Target {
     },
     /// A directory on a host file system: the shared layout is two directories, own volumes are loop devices.
     Directory(PathBuf),
+}
+
+impl Target {
+    /// Whether it is on a disk with an arm, or may be.
+    #[must_use]
+    pub fn may_have_arm(&self) -> bool {
+        match self {
+            Self::Device { path, .. } => block::by_path(&Roots::host(), path).is_ok_and(|device| device.rotational),
+            Self::Directory(_) => true,
+        }
+    }
 }
 
 /// The directories of both tenants in one layout.

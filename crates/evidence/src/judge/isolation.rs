@@ -10,6 +10,9 @@ use crate::experiment::kubernetes::{ALONE, BULKHEAD, NOISY_POD, PROMISED, SHARED
 use crate::experiment::share_correction::{COMES_AND_GOES, READS, SIXTEEN};
 use crate::figure as f;
 
+/// Served volumes on a disk whose arbiter is on.
+const ARBITER: Config<'_> = Config { layout: "blockd+accounting", controller: "arbiter" };
+
 pub(crate) fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
     let ours = labels::ours(experiments.iter().copied());
     if let Some(config) = ours {
@@ -25,6 +28,10 @@ pub(crate) fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
         probes(case, disk, experiment, disk, free);
         if promised.is_some() {
             probes(case, disk, experiment, &format!("{disk} promised"), promised);
+        }
+        if experiment.is_some_and(|experiment| experiment.cell(ARBITER.layout, ARBITER.controller, "streams").is_some())
+        {
+            probes(case, disk, experiment, &format!("{disk} arbiter"), Some(ARBITER));
         }
     }
 }
@@ -85,17 +92,16 @@ pub(crate) fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
         let shared = labels::closest_config(experiment, "shared", ours);
         let unheld = labels::unheld(ours);
         let alone = cell(Some(unheld), "none");
-        let part = |of: Option<&Cell>, whole: Option<&Cell>, name: &str| quotient(of?, whole?, name);
-        let of_shared = part(alone, cell(shared, "none"), f::INSERTS_PER_S).map(percents);
+        let of_shared = quotient_of(alone, cell(shared, "none"), f::INSERTS_PER_S).map(percents);
         case.row(disk, "alone of shared", of_shared, percent_exact, "of the shared journal's throughput");
         for neighbour in ["no-fsync", "low-fsync", "high-fsync"] {
             let place = format!("{disk} {neighbour}");
             let held = cell(Some(ours), neighbour);
-            let of_alone = part(held, alone, f::INSERTS_PER_S).map(percents);
-            let fsync = part(held, alone, f::FSYNC_MEAN_MS);
-            let gain = part(held, cell(shared, neighbour), f::INSERTS_PER_S);
+            let of_alone = quotient_of(held, alone, f::INSERTS_PER_S).map(percents);
+            let fsync = quotient_of(held, alone, f::FSYNC_MEAN_MS);
+            let gain = quotient_of(held, cell(shared, neighbour), f::INSERTS_PER_S);
             let steps = [labels::closest_config(experiment, "own", ours), Some(unheld), Some(ours)];
-            let gains = steps.map(|step| part(cell(step, neighbour), cell(shared, neighbour), f::INSERTS_PER_S));
+            let gains = steps.map(|step| quotient_of(cell(step, neighbour), cell(shared, neighbour), f::INSERTS_PER_S));
             // A step without a measurement could be worse.
             let worst = gains.into_iter().collect::<Option<Vec<_>>>();
             let worst = worst.and_then(|all| all.into_iter().min_by(|a, b| a.median.total_cmp(&b.median)));
@@ -113,7 +119,37 @@ pub(crate) fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
             ];
             case.summarize(&place, said);
         }
+        if let Some(alone) = cell(Some(ARBITER), "none") {
+            let of_shared = quotient_of(Some(alone), cell(shared, "none"), f::INSERTS_PER_S).map(percents);
+            case.row(
+                &format!("{disk} arbiter"),
+                "alone of shared",
+                of_shared,
+                percent_exact,
+                "of the shared journal's",
+            );
+            for neighbour in ["no-fsync", "low-fsync", "high-fsync"] {
+                let place = format!("{disk} {neighbour} arbiter");
+                let found = cell(Some(ARBITER), neighbour);
+                let of_alone = quotient_of(found, Some(alone), f::INSERTS_PER_S).map(percents);
+                let fsync = quotient_of(found, Some(alone), f::FSYNC_MEAN_MS);
+                let gain = quotient_of(found, cell(shared, neighbour), f::INSERTS_PER_S);
+                case.row(&place, "throughput of alone", of_alone, percent_exact, "with 70 % of the disk");
+                case.row(&place, "fsync of alone", fsync, factor, "");
+                case.row(&place, "throughput of shared", gain, factor, "");
+                let said = [
+                    of_alone.map(|s| format!("{} of alone", percent_exact(s.median))),
+                    gain.map(|s| format!("{} of shared", factor(s.median))),
+                    fsync.map(|s| format!("fsync {} of alone", factor(s.median))),
+                ];
+                case.summarize(&place, said);
+            }
+        }
     }
+}
+
+fn quotient_of(of: Option<&Cell>, whole: Option<&Cell>, name: &str) -> Option<Spread> {
+    quotient(of?, whole?, name)
 }
 
 pub(crate) fn kubernetes(case: &mut Case<'_>, experiments: &[&Experiment]) {

@@ -51,6 +51,8 @@ const CONFIGS: [(Layout, Controller); 4] = [
 /// Measured only without a neighbour.
 const ALONE: [(Layout, Controller); 2] =
     [(Layout::OwnAccountedWithoutCpu, Controller::Bfq), (Layout::OwnAccountedWithoutCpu, Controller::Iocost)];
+/// Only on a disk with an arm.
+const SERVED: [(Layout, Controller); 2] = [(Layout::Served, Controller::None), (Layout::Served, Controller::Arbiter)];
 const SHARES: (u32, u32) = (700, 300);
 const NEIGHBOURS: [&str; 4] = ["none", "no-fsync", "low-fsync", "high-fsync"];
 /// Few clients, so that an emulated CPU does not become the bottleneck.
@@ -73,7 +75,8 @@ fn cells(options: &Options) -> Vec<Plan> {
     // With enforced shares: under io.cost next to every neighbour, under BFQ next to the one with the most fsyncs.
     let held = neighbours.iter().skip(1).map(|neighbour| Plan::held(Controller::Iocost, neighbour));
     let held = held.chain([Plan::held(Controller::Bfq, "high-fsync")]);
-    [product(&CONFIGS, neighbours), product(&ALONE, &["none"]), held.collect()].concat()
+    let served = if options.target.may_have_arm() { SERVED.as_slice() } else { &[] };
+    [product(&CONFIGS, neighbours), product(served, neighbours), product(&ALONE, &["none"]), held.collect()].concat()
 }
 
 /// Average duration of one round of a cell.
@@ -94,8 +97,12 @@ fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
 fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {
     let options = frame.options;
     let plans = chosen(&cells(options), options);
-    for (layout, what) in [(Layout::Shared, "shared"), (Layout::OwnAccounted, "own")] {
-        if plans.iter().any(|plan| (plan.layout == Layout::Shared) == (layout == Layout::Shared)) {
+    let is_served = |layout| layout == Layout::Served;
+    for (layout, what) in [(Layout::Shared, "shared"), (Layout::OwnAccounted, "own"), (Layout::Served, "served")] {
+        let has_same = |plan: &Plan| {
+            (plan.layout == Layout::Shared, is_served(plan.layout)) == (layout == Layout::Shared, is_served(layout))
+        };
+        if plans.iter().any(has_same) {
             frame.say(&format!("filling the database on the {what} volume"));
             let places = bench.arrange(layout, Controller::None, options.model.as_ref())?;
             let server = Server::start(&places.a.join("db"), &bench.pair()?.payload_a, &options.cancel)?;

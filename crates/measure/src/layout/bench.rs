@@ -2,12 +2,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
-use bulkhead_api::wire::{DeviceControl, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCreate};
+use bulkhead_api::wire::{
+    DeviceArbiter, DeviceControl, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCreate,
+};
+use bulkhead_core::backend::image_path;
 use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::control::strictness::STRICT;
-use bulkhead_core::model::{Calibration, Policy, Server};
+use bulkhead_core::model::{Calibration, Policy, Server, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::tenant;
@@ -22,10 +26,11 @@ use bulkhead_sys::{block, iocost, iosched, jbd2, lvm};
 
 use super::removal::{RestoreRecord, record_path, remove_all, remove_leftovers};
 use super::{
-    Controller, JOURNAL_LIMIT, Layout, POOL, TENANTS, Target, TenantDirs, VOLUME, VOLUME_MIN, name, private_engine,
-    reference,
+    Controller, JOURNAL_LIMIT, Layout, POOL, SERVED_POOL, TENANTS, Target, TenantDirs, VOLUME, VOLUME_MIN, name,
+    private_engine, reference,
 };
 use crate::cleanup::{lock, store_record, with_removal};
+use crate::image::write_out;
 use crate::pair::Pair;
 
 /// The complete set-up. Removed on drop; [`Bench::remove`] does the same and returns errors.
@@ -37,6 +42,8 @@ pub struct Bench {
     dev: DevNo,
     shared: TenantDirs,
     own: TenantDirs,
+    /// Added when they are first used.
+    served: OnceLock<TenantDirs>,
     /// Kernel name of the volume's device, for its journal thread, and the journal cgroup of its tenant.
     journals: Vec<(String, CgroupPath)>,
     volume_bytes: u64,
@@ -70,6 +77,7 @@ impl Bench {
             dev: DevNo::new(0, 0),
             shared: nowhere.clone(),
             own: nowhere,
+            served: OnceLock::new(),
             journals: Vec::new(),
             volume_bytes: 0,
             notes: Vec::new(),
@@ -215,11 +223,15 @@ impl Bench {
             jbd2::place(&self.roots, device, &cgroup)
                 .with_context(|| format!("cannot put the journal thread of {device} into {cgroup}"))?;
         }
+        if layout == Layout::Served && self.served.get().is_none() {
+            // Only this thread arranges layouts.
+            let _ = self.served.set(self.serve()?);
+        }
         self.set_cpu_controller(layout != Layout::OwnAccountedWithoutCpu)?;
         // Disabled in between, so that debts and vrate of the previous cell do not affect this one.
         iocost::disable(&self.roots, self.dev).context("cannot disable io.cost")?;
         let policy = match controller {
-            Controller::None => Policy::None,
+            Controller::None | Controller::Arbiter => Policy::None,
             Controller::Bfq | Controller::BfqStrict => Policy::Bfq,
             Controller::Iocost => {
                 let model = model.context("io.cost needs a model of the device: specify `--model` and `--qos`")?;
@@ -228,15 +240,41 @@ impl Bench {
             }
         };
         self.engine.device_control(&self.device, &DeviceControl { policy: Some(policy) }, false)?;
+        self.engine.device_arbiter(&self.device, &DeviceArbiter { on: controller == Controller::Arbiter }, false)?;
         let tunables = match controller {
             Controller::Bfq => [("low_latency", "1"), ("strict_guarantees", "0"), ("slice_idle", "8")].as_slice(),
             Controller::BfqStrict => &STRICT,
-            Controller::None | Controller::Iocost => &[],
+            Controller::None | Controller::Iocost | Controller::Arbiter => &[],
         };
         for (tunable, value) in tunables {
             iosched::set(&self.roots, self.dev, tunable, value).context("cannot tune BFQ")?;
         }
         Ok(self.dirs(layout).clone())
+    }
+
+    /// Adds volumes of a directory pool on the shared volume, with all blocks of their images written, to the tenants.
+    fn serve(&self) -> Result<TenantDirs> {
+        let pool = name(SERVED_POOL)?;
+        let path = self.host_dir()?.join(SERVED_POOL);
+        let source = NewPoolSource::Directory { path: path.clone(), server: Server::Auto };
+        self.engine.pool_create(&PoolCreate { name: pool.clone(), source }, false)?;
+        // The other half of the shared volume is for the shared layout.
+        let size = Bytes(self.volume_bytes / 2 / Bytes::MIB * Bytes::MIB);
+        let mut dirs = Vec::new();
+        for (volume, tenant_name) in [("a", TENANTS[0]), ("b", TENANTS[1])] {
+            let volume = VolumeRef { pool: pool.clone(), name: name(volume)? };
+            self.engine.volume_create(&VolumeCreate::new(volume.clone(), size), false)?;
+            // A block server would write them later, in the background.
+            write_out(&image_path(&path, &volume.name)).context("the image")?;
+            let attach = TenantSet { attach: vec![volume.clone()], ..TenantSet::default() };
+            self.engine.tenant_set(&name(tenant_name)?, &attach, false)?;
+            let view = self.engine.volume_inspect(&volume)?;
+            let dir = view.mounted_at.with_context(|| format!("volume {volume} is not mounted"))?.join("files");
+            fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+            dirs.push(dir);
+        }
+        let [a, b] = &dirs[..] else { bail!("two directories were expected") };
+        Ok(TenantDirs { a: a.clone(), b: b.clone() })
     }
 
     /// Disables the cpu controller below the tenants' slices, or lets the engine enable it again with its weights.
@@ -261,7 +299,11 @@ impl Bench {
     /// The tenants' directories in a layout.
     #[must_use]
     pub fn dirs(&self, layout: Layout) -> &TenantDirs {
-        if layout == Layout::Shared { &self.shared } else { &self.own }
+        match layout {
+            Layout::Shared => &self.shared,
+            Layout::Served => self.served.get().unwrap_or(&self.own),
+            Layout::Own | Layout::OwnAccounted | Layout::OwnAccountedWithoutCpu => &self.own,
+        }
     }
 
     /// The two tenants: the protected one, and its neighbour.
@@ -278,7 +320,8 @@ impl Bench {
     /// Never, because the names are valid.
     pub fn pair(&self) -> Result<Pair> {
         let [a, b] = self.tenants()?;
-        let file_systems = vec![self.shared.a.clone(), self.own.a.clone(), self.own.b.clone()];
+        let mut file_systems = vec![self.shared.a.clone(), self.own.a.clone(), self.own.b.clone()];
+        file_systems.extend(self.served.get().into_iter().flat_map(|dirs| [dirs.a.clone(), dirs.b.clone()]));
         Ok(Pair::new(&self.roots, self.dev, (&a, &b), file_systems))
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use bulkhead_api::routes::VolumeFilter;
-use bulkhead_api::wire::DeviceControl;
+use bulkhead_api::wire::{DeviceArbiter, DeviceControl};
 use bulkhead_core::slices;
 use bulkhead_engine::engine::Engine;
 use bulkhead_sys::roots::Roots;
@@ -67,6 +67,7 @@ pub fn remove_all(engine: &Engine, roots: &Roots) -> Result<()> {
         if !leftover.device.is_empty() {
             iocost::disable(roots, dev).context("cannot disable io.cost")?;
             engine.device_control(&leftover.device, &DeviceControl { policy: None }, false)?;
+            engine.device_arbiter(&leftover.device, &DeviceArbiter { on: false }, false)?;
         }
         if let Some(scheduler) = &leftover.scheduler {
             block::set_scheduler(roots, dev, scheduler).context("cannot restore the scheduler")?;

@@ -38,7 +38,7 @@ const LAYOUTS: [&str; 30] = [
     "random-write-flush-outer",
     "sequential-write-flush",
 ];
-const CONTROLLERS: [&str; 3] = ["none", "bfq", "iocost"];
+const CONTROLLERS: [&str; 4] = ["none", "bfq", "iocost", "arbiter"];
 const NEIGHBOURS: [&str; 20] = [
     "none",
     "idle",
