@@ -206,8 +206,8 @@ fn serve(
         servers::remove(&mut control, roots, &unstarted)?;
     }
     let queues = thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(MAX_QUEUES));
-    // An arm serves one request at a time, and servers with one queue take turns.
-    let queues = if turns::arm_of(roots, &spec.image).is_some() { 1 } else { queues.min(MAX_QUEUES).min(requests) };
+    // Servers with one queue take turns; more are for disks that serve several requests at a time, which the kernel may take for an arm.
+    let queues = if turns::are_taken(roots, &spec.image) { 1 } else { queues.min(MAX_QUEUES).min(requests) };
     let wanted = Spec { owner, queues, depth: requests / queues, max_io_bytes: MAX_IO_BYTES };
     servers::announce(roots, owner)?;
     let device = control.add(&wanted, features).inspect_err(|_| {

@@ -84,6 +84,12 @@ pub(crate) fn arm_of(roots: &Roots, image: &Path) -> Option<DevNo> {
     block::inspect(roots, disk).is_ok_and(|device| device.rotational).then_some(disk)
 }
 
+/// Whether servers take turns on the disk of an image now.
+pub(crate) fn are_taken(roots: &Roots, image: &Path) -> bool {
+    let table = arm_of(roots, image).and_then(|disk| Table::find(roots, disk).ok().flatten());
+    table.is_some_and(|table| table.is_on())
+}
+
 impl Turns {
     /// Joins the servers of a disk. `None` if all slots are taken. Call it before the process drops its mounts.
     ///
