@@ -502,7 +502,7 @@ mod tests {
     #[test]
     fn filters_choose_cells() {
         let all = fsync_probe::cells(&options());
-        assert_eq!(chosen(&all, &options()).len(), 24);
+        assert_eq!(chosen(&all, &options()).len(), 30);
         let some = Options {
             neighbours: vec!["streams".into()],
             configs: vec!["shared/none".into(), "own+accounting/iocost".into()],

@@ -1,8 +1,8 @@
 //! `dbms-consolidation`: a database with 70 % next to the paper's neighbours with 30 % (Mardan & Kono 2021, figures 7-10, table 1).
 //!
 //! One data directory for each layout, filled once; the server is restarted for each round of a cell, so that no cell inherits the buffer pool
-//! of another. Alone, the database is also measured without CPU weights, which shows their effect. Full form: 22 cells x 3 rounds, about
-//! 45 s each and 40 s more with enforced shares, an hour with set-up; short form: only the neighbours `none` and
+//! of another. Alone, the database is also measured without CPU weights, which shows their effect. Full form: 22 cells x 3 rounds (30 on a
+//! disk with an arm), about 45 s each and 40 s more with enforced shares, an hour with set-up; short form: only the neighbours `none` and
 //! `high-fsync`, 12 cells of about 35 s or 75 s, 10 minutes.
 
 use std::collections::HashSet;
@@ -75,7 +75,8 @@ fn cells(options: &Options) -> Vec<Plan> {
     // With enforced shares: under io.cost next to every neighbour, under BFQ next to the one with the most fsyncs.
     let held = neighbours.iter().skip(1).map(|neighbour| Plan::held(Controller::Iocost, neighbour));
     let held = held.chain([Plan::held(Controller::Bfq, "high-fsync")]);
-    let served = if options.target.may_have_arm() { SERVED.as_slice() } else { &[] };
+    let is_short = options.quick && options.configs.is_empty();
+    let served = if options.target.may_have_arm() && !is_short { SERVED.as_slice() } else { &[] };
     [product(&CONFIGS, neighbours), product(served, neighbours), product(&ALONE, &["none"]), held.collect()].concat()
 }
 
