@@ -219,15 +219,18 @@ pub fn place(fleet: &Fleet) -> Placement {
     let mut mixes = mixes::Mixes::new(fleet);
     match exact::best(&mut mixes) {
         Some(places) => mixes.placement(places, true),
-        None => searched(fleet),
+        None => searched_in(&mut mixes),
     }
 }
 
 /// Places all workloads as [`place`] does where there are too many to try all sets of them, however few they are.
 #[must_use]
 pub fn searched(fleet: &Fleet) -> Placement {
-    let mut mixes = mixes::Mixes::new(fleet);
-    let places = search::search(&mut mixes);
+    searched_in(&mut mixes::Mixes::new(fleet))
+}
+
+fn searched_in(mixes: &mut mixes::Mixes<'_>) -> Placement {
+    let places = search::search(mixes);
     mixes.placement(places, false)
 }
 
