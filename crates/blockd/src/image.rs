@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bulkhead_core::cow;
-use bulkhead_core::units::Bytes;
+use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_formats::layer::LayerError;
 use bulkhead_formats::servers;
+use bulkhead_sys::block::{self, BlockDevice};
 use bulkhead_sys::file::{self, FileError};
+use bulkhead_sys::process;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::ublk::Params;
-use bulkhead_sys::{block, process};
 use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom, open, seek};
 use rustix::io::Errno;
 
@@ -71,6 +72,7 @@ pub(crate) struct Image {
     /// The largest size seen so far, in whole blocks.
     size: AtomicU64,
     rotational: bool,
+    arm: Option<DevNo>,
 }
 
 impl Image {
@@ -79,7 +81,10 @@ impl Image {
         let failed = |operation| move |source: io::Error| ImageError::Io { operation, image: path.to_owned(), source };
         let unsuitable = |reason: &str| ImageError::Unsuitable { image: path.to_owned(), reason: reason.to_owned() };
         let file = if is_device { open_device(path)? } else { open_file(path)? };
-        let image = Self { file, is_device, size: AtomicU64::new(0), rotational: is_rotational(roots, path) };
+        let disks = disks_of(roots, path);
+        let rotational = disks.iter().flatten().any(|disk| disk.rotational);
+        let arm = if let [Some(disk)] = &disks[..] { disk.rotational.then_some(disk.dev) } else { None };
+        let image = Self { file, is_device, size: AtomicU64::new(0), rotational, arm };
         if image.update_size(|_| ()).map_err(failed("examine"))? == 0 {
             return Err(unsuitable("it is smaller than one block of 4096 bytes"));
         }
@@ -92,6 +97,11 @@ impl Image {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// The disk with an arm on which all of it is; `None` if there is none, or more than one.
+    pub(crate) fn arm(&self) -> Option<DevNo> {
+        self.arm
     }
 
     pub(crate) fn size(&self) -> Bytes {
@@ -187,9 +197,12 @@ pub(crate) fn lock(file: &File, path: &Path, how: FlockOperation) -> Result<(), 
     }
 }
 
-/// Whether an image is on a rotational disk; `false` if that cannot be determined.
-fn is_rotational(roots: &Roots, path: &Path) -> bool {
-    let Ok(block::Holder::Devices(devices)) = block::holder_of(roots, path) else { return false };
-    let physical = devices.iter().filter_map(|dev| servers::stack(roots, *dev).ok()).flat_map(|stack| stack.physical);
-    physical.filter_map(|dev| block::inspect(roots, dev).ok()).any(|device| device.rotational)
+/// The physical devices below an image, as far as they can be determined; `None` for one that cannot be inspected.
+fn disks_of(roots: &Roots, path: &Path) -> Vec<Option<BlockDevice>> {
+    let Ok(block::Holder::Devices(devices)) = block::holder_of(roots, path) else { return Vec::new() };
+    let stacks = devices.iter().filter_map(|dev| servers::stack(roots, *dev).ok());
+    let mut disks: Vec<_> = stacks.flat_map(|stack| stack.physical).collect();
+    disks.sort_unstable();
+    disks.dedup();
+    disks.into_iter().map(|dev| block::inspect(roots, dev).ok()).collect()
 }

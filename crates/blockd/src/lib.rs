@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use bulkhead_core::backend::device_owner;
 use bulkhead_core::error::chain;
 use bulkhead_core::serve::ServeSpec;
-use bulkhead_core::units::Bytes;
+use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_formats::read_counts;
 use bulkhead_formats::servers::{self, RemovalError};
 use bulkhead_sys::background::{self, BackgroundError};
@@ -207,7 +207,11 @@ fn serve(
     }
     let queues = thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(MAX_QUEUES));
     // Servers with one queue take turns; more are for disks that serve several requests at a time, which the kernel may take for an arm.
-    let queues = if turns::are_taken(roots, &spec.image) { 1 } else { queues.min(MAX_QUEUES).min(requests) };
+    let queues = if image.arm().is_some_and(|disk| turns::are_taken(roots, disk)) {
+        1
+    } else {
+        queues.min(MAX_QUEUES).min(requests)
+    };
     let wanted = Spec { owner, queues, depth: requests / queues, max_io_bytes: MAX_IO_BYTES };
     servers::announce(roots, owner)?;
     let device = control.add(&wanted, features).inspect_err(|_| {
@@ -307,7 +311,8 @@ fn prepare(
     };
     let work = work.map(|work| (work, Arc::new(Gate::new(size))));
     let gate = work.as_ref().map(|(_, gate)| Arc::clone(gate));
-    let target = Arc::new(Volume::new(image, layers, spec.discards, gate, join_turns(roots, spec, device)));
+    let turns = image.arm().filter(|_| device.queues == 1).and_then(|disk| join_turns(roots, spec, disk));
+    let target = Arc::new(Volume::new(image, layers, spec.discards, gate, turns));
     let directory = File::open(servers::dir(roots)).map_err(StartError::at("open the directory of servers"))?;
     // From here until `detach_mounts`, this process keeps the host's mounts busy.
     background::unshare_mounts()?;
@@ -337,8 +342,7 @@ fn prepare(
 }
 
 /// Joins the servers that take turns on a disk with an arm. A volume works without: in the order of arrival.
-fn join_turns(roots: &Roots, spec: &ServeSpec, device: &DeviceInfo) -> Option<Turns> {
-    let disk = turns::arm_of(roots, &spec.image).filter(|_| device.queues == 1)?;
+fn join_turns(roots: &Roots, spec: &ServeSpec, disk: DevNo) -> Option<Turns> {
     match Turns::join(roots, disk, spec.volume) {
         Ok(None) => {
             tracing::warn!(%disk, "the volume takes no turns: all slots of the disk are taken");

@@ -11,7 +11,6 @@ use std::future::poll_fn;
 use std::io::{self, Read as _, Write as _};
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -20,8 +19,6 @@ use bulkhead_core::arbiter::{self, Decision, Link, MAX_SILENCE, Nanos, Own, Slot
 use bulkhead_core::slices;
 use bulkhead_core::units::{DevNo, Share};
 use bulkhead_formats::arbiter::{Table, dir, open_pipe, open_pipe_of};
-use bulkhead_formats::servers;
-use bulkhead_sys::block;
 use bulkhead_sys::cgroup::OwnCgroup;
 use bulkhead_sys::process::{self, Handle};
 use bulkhead_sys::roots::Roots;
@@ -73,21 +70,9 @@ pub(crate) struct Turn<'t> {
     settles: bool,
 }
 
-/// The disk with an arm on which all of an image is; `None` if there is none, or more than one.
-pub(crate) fn arm_of(roots: &Roots, image: &Path) -> Option<DevNo> {
-    let Ok(block::Holder::Devices(devices)) = block::holder_of(roots, image) else { return None };
-    let mut disks: Vec<_> =
-        devices.iter().filter_map(|dev| servers::stack(roots, *dev).ok()).flat_map(|stack| stack.physical).collect();
-    disks.sort_unstable();
-    disks.dedup();
-    let [disk] = disks[..] else { return None };
-    block::inspect(roots, disk).is_ok_and(|device| device.rotational).then_some(disk)
-}
-
-/// Whether servers take turns on the disk of an image now.
-pub(crate) fn are_taken(roots: &Roots, image: &Path) -> bool {
-    let table = arm_of(roots, image).and_then(|disk| Table::find(roots, disk).ok().flatten());
-    table.is_some_and(|table| table.is_on())
+/// Whether servers take turns on a disk now.
+pub(crate) fn are_taken(roots: &Roots, disk: DevNo) -> bool {
+    Table::find(roots, disk).ok().flatten().is_some_and(|table| table.is_on())
 }
 
 impl Turns {
@@ -161,10 +146,11 @@ impl Turns {
         let mut wakes = [0; 64];
         // Nobody wakes a server that holds nothing, and one that is read too late has been asked meanwhile.
         while (&self.pipe).read(&mut wakes).is_ok_and(|n| n == wakes.len()) {}
+        let is_idle = |state: &State| state.held.is_empty() && state.slots[self.own].in_flight == 0;
+        if is_idle(&self.state()) {
+            return None;
+        }
         self.step(|state, now| {
-            if state.held.is_empty() && state.slots[self.own].in_flight == 0 {
-                return None;
-            }
             state.slots[self.own].last_seen = now;
             if !state.held.is_empty() {
                 self.grant(state, now);

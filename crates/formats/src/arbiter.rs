@@ -6,10 +6,11 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bulkhead_core::arbiter::{Nanos, Slot};
 use bulkhead_core::units::DevNo;
+use bulkhead_sys::file::{self, FileError};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::words::Words;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, mkfifoat, open, openat};
@@ -268,16 +269,9 @@ fn checked(file: OwnedFd) -> io::Result<File> {
 /// Removes the pipe of a volume that no longer has a device.
 ///
 /// # Errors
-/// The operating system's.
-pub fn remove_pipe(roots: &Roots, volume: Uuid) -> io::Result<()> {
-    remove(&pipe(roots, volume))
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+/// [`FileError`].
+pub fn remove_pipe(roots: &Roots, volume: Uuid) -> Result<(), FileError> {
+    file::remove_durable(&pipe(roots, volume)).map(drop)
 }
 
 #[cfg(test)]

@@ -111,8 +111,7 @@ pub fn lock(roots: &Roots, volume: Uuid, limit: Duration) -> Result<LockFile, Fi
 pub fn clean_up(roots: &Roots, volume: Uuid) -> Result<(), FileError> {
     file::remove_durable(&log_file(roots, volume))?;
     read_counts::remove(roots, volume)?;
-    arbiter::remove_pipe(roots, volume)
-        .map_err(|source| FileError::io("remove", arbiter::pipe(roots, volume), source))?;
+    arbiter::remove_pipe(roots, volume)?;
     sweep_tables(roots)?;
     renounce(roots, device_owner(volume))?;
     file::remove_durable(&lock_file(roots, volume)).map(drop)
