@@ -253,6 +253,14 @@ pub fn product(configs: &[(Layout, Controller)], neighbours: &[&'static str]) ->
     neighbours.iter().flat_map(with).collect()
 }
 
+/// Volumes of block servers, without control and with the arbiter: on a disk that may have an arm, and not in a short form whose
+/// configurations the options leave open.
+pub(crate) fn served(options: &Options) -> &'static [(Layout, Controller)] {
+    let is_short = options.quick && options.configs.is_empty();
+    let has_them = options.target.may_have_arm() && !is_short;
+    if has_them { &[(Layout::Served, Controller::None), (Layout::Served, Controller::Arbiter)] } else { &[] }
+}
+
 /// The cells that the options select.
 #[must_use]
 pub fn chosen(all: &[Plan], options: &Options) -> Vec<Plan> {

@@ -97,26 +97,16 @@ pub(crate) fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
         for neighbour in ["no-fsync", "low-fsync", "high-fsync"] {
             let place = format!("{disk} {neighbour}");
             let held = cell(Some(ours), neighbour);
-            let of_alone = quotient_of(held, alone, f::INSERTS_PER_S).map(percents);
-            let fsync = quotient_of(held, alone, f::FSYNC_MEAN_MS);
-            let gain = quotient_of(held, cell(shared, neighbour), f::INSERTS_PER_S);
             let steps = [labels::closest_config(experiment, "own", ours), Some(unheld), Some(ours)];
             let gains = steps.map(|step| quotient_of(cell(step, neighbour), cell(shared, neighbour), f::INSERTS_PER_S));
             // A step without a measurement could be worse.
             let worst = gains.into_iter().collect::<Option<Vec<_>>>();
             let worst = worst.and_then(|all| all.into_iter().min_by(|a, b| a.median.total_cmp(&b.median)));
             let share = held.and_then(f::share_a).map(|(share, _)| share);
-            case.row(&place, "throughput of alone", of_alone, percent_exact, "with 70 % of the disk");
-            case.row(&place, "fsync of alone", fsync, factor, "");
-            case.row(&place, "throughput of shared", gain, factor, "");
+            let [of_alone, gain, fsync] = beside(case, &place, held, alone, cell(shared, neighbour));
             case.row(&place, "worst step of shared", worst, factor, "own, with accounting, held");
             case.row(&place, "share", share, percent_exact, "");
-            let said = [
-                of_alone.map(|s| format!("{} of alone", percent_exact(s.median))),
-                gain.map(|s| format!("{} of shared", factor(s.median))),
-                fsync.map(|s| format!("fsync {} of alone", factor(s.median))),
-                share.map(|s| format!("share {}", percent_exact(s.median))),
-            ];
+            let said = [of_alone, gain, fsync, share.map(|s| format!("share {}", percent_exact(s.median)))];
             case.summarize(&place, said);
         }
         if let Some(alone) = cell(Some(ARBITER), "none") {
@@ -131,21 +121,32 @@ pub(crate) fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
             for neighbour in ["no-fsync", "low-fsync", "high-fsync"] {
                 let place = format!("{disk} {neighbour} arbiter");
                 let found = cell(Some(ARBITER), neighbour);
-                let of_alone = quotient_of(found, Some(alone), f::INSERTS_PER_S).map(percents);
-                let fsync = quotient_of(found, Some(alone), f::FSYNC_MEAN_MS);
-                let gain = quotient_of(found, cell(shared, neighbour), f::INSERTS_PER_S);
-                case.row(&place, "throughput of alone", of_alone, percent_exact, "with 70 % of the disk");
-                case.row(&place, "fsync of alone", fsync, factor, "");
-                case.row(&place, "throughput of shared", gain, factor, "");
-                let said = [
-                    of_alone.map(|s| format!("{} of alone", percent_exact(s.median))),
-                    gain.map(|s| format!("{} of shared", factor(s.median))),
-                    fsync.map(|s| format!("fsync {} of alone", factor(s.median))),
-                ];
+                let said = beside(case, &place, found, Some(alone), cell(shared, neighbour));
                 case.summarize(&place, said);
             }
         }
     }
+}
+
+/// A database with 70 % beside a neighbour, compared with itself alone and on a shared journal; what is said of that.
+fn beside(
+    case: &mut Case<'_>,
+    place: &str,
+    found: Option<&Cell>,
+    alone: Option<&Cell>,
+    shared: Option<&Cell>,
+) -> [Option<String>; 3] {
+    let of_alone = quotient_of(found, alone, f::INSERTS_PER_S).map(percents);
+    let fsync = quotient_of(found, alone, f::FSYNC_MEAN_MS);
+    let gain = quotient_of(found, shared, f::INSERTS_PER_S);
+    case.row(place, "throughput of alone", of_alone, percent_exact, "with 70 % of the disk");
+    case.row(place, "fsync of alone", fsync, factor, "");
+    case.row(place, "throughput of shared", gain, factor, "");
+    [
+        of_alone.map(|s| format!("{} of alone", percent_exact(s.median))),
+        gain.map(|s| format!("{} of shared", factor(s.median))),
+        fsync.map(|s| format!("fsync {} of alone", factor(s.median))),
+    ]
 }
 
 fn quotient_of(of: Option<&Cell>, whole: Option<&Cell>, name: &str) -> Option<Spread> {

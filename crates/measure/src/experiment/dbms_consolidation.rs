@@ -17,7 +17,7 @@ use bulkhead_sys::fsync_trace::{FsyncCall, FsyncTrace};
 use bulkhead_sys::roots::Roots;
 
 use super::hold::{HoldParams, SETTLE, Standings, with_hold};
-use super::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, product, set_figure};
+use super::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, product, served, set_figure};
 use crate::cgroup_run::{Load, Starter, wait_until};
 use crate::layout::{Bench, Controller, Layout};
 use crate::load::{LoadArgs, LoadKind, LoadResult};
@@ -51,8 +51,6 @@ const CONFIGS: [(Layout, Controller); 4] = [
 /// Measured only without a neighbour.
 const ALONE: [(Layout, Controller); 2] =
     [(Layout::OwnAccountedWithoutCpu, Controller::Bfq), (Layout::OwnAccountedWithoutCpu, Controller::Iocost)];
-/// Only on a disk with an arm.
-const SERVED: [(Layout, Controller); 2] = [(Layout::Served, Controller::None), (Layout::Served, Controller::Arbiter)];
 const SHARES: (u32, u32) = (700, 300);
 const NEIGHBOURS: [&str; 4] = ["none", "no-fsync", "low-fsync", "high-fsync"];
 /// Few clients, so that an emulated CPU does not become the bottleneck.
@@ -75,9 +73,8 @@ fn cells(options: &Options) -> Vec<Plan> {
     // With enforced shares: under io.cost next to every neighbour, under BFQ next to the one with the most fsyncs.
     let held = neighbours.iter().skip(1).map(|neighbour| Plan::held(Controller::Iocost, neighbour));
     let held = held.chain([Plan::held(Controller::Bfq, "high-fsync")]);
-    let is_short = options.quick && options.configs.is_empty();
-    let served = if options.target.may_have_arm() && !is_short { SERVED.as_slice() } else { &[] };
-    [product(&CONFIGS, neighbours), product(served, neighbours), product(&ALONE, &["none"]), held.collect()].concat()
+    [product(&CONFIGS, neighbours), product(served(options), neighbours), product(&ALONE, &["none"]), held.collect()]
+        .concat()
 }
 
 /// Average duration of one round of a cell.
@@ -98,12 +95,13 @@ fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
 fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {
     let options = frame.options;
     let plans = chosen(&cells(options), options);
-    let is_served = |layout| layout == Layout::Served;
+    // All layouts with own volumes use the same ones.
+    let files = |layout| match layout {
+        Layout::Own | Layout::OwnAccounted | Layout::OwnAccountedWithoutCpu => Layout::OwnAccounted,
+        other => other,
+    };
     for (layout, what) in [(Layout::Shared, "shared"), (Layout::OwnAccounted, "own"), (Layout::Served, "served")] {
-        let has_same = |plan: &Plan| {
-            (plan.layout == Layout::Shared, is_served(plan.layout)) == (layout == Layout::Shared, is_served(layout))
-        };
-        if plans.iter().any(has_same) {
+        if plans.iter().any(|plan| files(plan.layout) == layout) {
             frame.say(&format!("filling the database on the {what} volume"));
             let places = bench.arrange(layout, Controller::None, options.model.as_ref())?;
             let server = Server::start(&places.a.join("db"), &bench.pair()?.payload_a, &options.cancel)?;

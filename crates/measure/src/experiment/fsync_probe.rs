@@ -13,7 +13,7 @@ use bulkhead_core::units::Bytes;
 use bulkhead_engine::observe::Observatory;
 
 use super::hold::{HoldParams, Standings, with_hold};
-use super::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, product, set_figure};
+use super::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, product, served, set_figure};
 use crate::cgroup_run::Starter;
 use crate::layout::{Bench, Controller, Layout, TenantDirs};
 use crate::load::{LoadArgs, LoadKind};
@@ -51,9 +51,6 @@ const CONFIGS: [(Layout, Controller); 7] = [
     (Layout::OwnAccounted, Controller::Iocost),
 ];
 
-/// Only on a disk with an arm.
-const SERVED: [(Layout, Controller); 2] = [(Layout::Served, Controller::None), (Layout::Served, Controller::Arbiter)];
-
 /// The configurations of the short form, unless options select others: it has to finish on two disks within 10 minutes.
 const QUICK_CONFIGS: [(Layout, Controller); 2] =
     [(Layout::Shared, Controller::None), (Layout::OwnAccounted, Controller::Iocost)];
@@ -89,8 +86,7 @@ fn times(kind: LoadKind, quick: bool) -> Times {
 pub(crate) fn cells(options: &Options) -> Vec<Plan> {
     let is_short = options.quick && options.configs.is_empty();
     let configs = if is_short { QUICK_CONFIGS.as_slice() } else { &CONFIGS };
-    let served = if options.target.may_have_arm() && !is_short { SERVED.as_slice() } else { &[] };
-    let free = product(&[configs, served].concat(), &NEIGHBOURS.map(|(name, _)| name));
+    let free = product(&[configs, served(options)].concat(), &NEIGHBOURS.map(|(name, _)| name));
     let held = NEIGHBOURS.iter().map(|(neighbour, _)| Plan::held(Controller::Iocost, neighbour));
     free.into_iter().chain(held.filter(|_| !is_short)).collect()
 }
