@@ -26,15 +26,15 @@ pub(crate) enum DeviceCommand {
         #[command(flatten)]
         write: Write,
     },
-    /// Have the block servers of volumes on a disk with an arm take turns, or not
+    /// Switch the arbiter of a hard disk on or off: block servers of its volumes take turns
     ///
-    /// A volume of a directory pool then keeps the disk for its chain of dependent writes, as an fsync is, and each tenant has its share of the
-    /// disk's time, without a model of the disk. Works beside a controller, and without. It is not for arrays and virtual disks that the kernel
-    /// only takes for rotational.
+    /// A volume of a directory pool keeps the disk for a chain of dependent writes, such as an fsync, and each tenant gets its share of the disk's
+    /// time, with or without a controller and without a model of the disk. Not for RAID arrays and virtual disks, which the kernel may report as
+    /// rotational. With several processors, volumes that were attached while it was off have to be attached again (docs/arbiter.md).
     Arbiter {
         /// Kernel name or path of the device, for example sda
         device: String,
-        /// Whether they do
+        /// New state
         #[arg(value_enum)]
         switch: Switch,
         #[command(flatten)]
